@@ -14,32 +14,32 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == __name__ and not 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from adaptdel.core.bounds import pairwise_bounds, register_bound
-from adaptdel.core.confidence import Looks, clopper_pearson
-from adaptdel.core.general import ContentDeletion, certify_general
-from adaptdel.core.masking import Masking
-from adaptdel.core.noise import Deletion, ExactOverlap, Noise, NoNoise, Overlap, noise_from_dict, register_noise
-from adaptdel.core.radius import certified_frontier, certified_radius, certified_top_k, least_probability
-from adaptdel.core.rates import (
-    BinnedRate,
-    FixedRate,
-    InterpolatedRate,
-    LengthRate,
-    Rate,
-    rate_from_dict,
-    register_rate,
-)
-from adaptdel.core.rigorous import rigorous_radius
-from adaptdel.core.threat import Threat, log10_cardinality
-
 if TYPE_CHECKING:
     from adaptdel.certification.certificate import Certificate
     from adaptdel.certification.certifier import Certifier
-    from adaptdel.certification.exact import ExactCertificate, exact_certificate
+    from adaptdel.certification.scores import exact_certificate
     from adaptdel.classifiers.base import register_classifier
-    from adaptdel.classifiers.noisy_copies import train_on_noise
+    from adaptdel.classifiers.transformer_training import train_on_noise
+    from adaptdel.core.bounds import pairwise_bounds, register_bound
+    from adaptdel.core.confidence import Looks, clopper_pearson
+    from adaptdel.core.general import ContentDeletion, certify_general
+    from adaptdel.core.masking import Masking
+    from adaptdel.core.noise import Deletion, ExactOverlap, Noise, NoNoise, Overlap, noise_from_dict, register_noise
+    from adaptdel.core.radius import certified_frontier, certified_radius, certified_top_k, least_probability
+    from adaptdel.core.rates import (
+        BinnedRate,
+        FixedRate,
+        InterpolatedRate,
+        LengthRate,
+        Rate,
+        rate_from_dict,
+        register_rate,
+    )
+    from adaptdel.core.rigorous import rigorous_radius
+    from adaptdel.core.threat import Threat, log10_cardinality
+    from adaptdel.models import load
     from adaptdel.models.additive import AdditiveClassifier
-    from adaptdel.models.smoothed import SmoothedClassifier, pipeline
+    from adaptdel.models.smoothed import SmoothedClassifier
     from adaptdel.report.figures import plot_certified_accuracy, plot_radius_against_length
     from adaptdel.runs.certify import evaluate
     from adaptdel.runs.storage import read_run
@@ -55,7 +55,6 @@ __all__ = [
     "Certifier",
     "ContentDeletion",
     "Deletion",
-    "ExactCertificate",
     "ExactOverlap",
     "FixedRate",
     "InterpolatedRate",
@@ -76,10 +75,10 @@ __all__ = [
     "evaluate",
     "exact_certificate",
     "least_probability",
+    "load",
     "log10_cardinality",
     "noise_from_dict",
     "pairwise_bounds",
-    "pipeline",
     "plot_certified_accuracy",
     "plot_radius_against_length",
     "rate_from_dict",
@@ -92,27 +91,36 @@ __all__ = [
     "train_on_noise",
 ]
 
-_LATER = {
-    "AdditiveClassifier": "adaptdel.models.additive",
-    "Certificate": "adaptdel.certification.certificate",
-    "Certifier": "adaptdel.certification.certifier",
-    "ExactCertificate": "adaptdel.certification.exact",
-    "SmoothedClassifier": "adaptdel.models.smoothed",
-    "evaluate": "adaptdel.runs.certify",
-    "exact_certificate": "adaptdel.certification.exact",
-    "register_classifier": "adaptdel.classifiers.base",
-    "pipeline": "adaptdel.models.smoothed",
-    "plot_certified_accuracy": "adaptdel.report.figures",
-    "plot_radius_against_length": "adaptdel.report.figures",
-    "read_run": "adaptdel.runs.storage",
-    "train_on_noise": "adaptdel.classifiers.noisy_copies",
+_MODULES = {
+    "adaptdel.certification.certificate": "Certificate",
+    "adaptdel.certification.certifier": "Certifier",
+    "adaptdel.certification.scores": "exact_certificate",
+    "adaptdel.classifiers.base": "register_classifier",
+    "adaptdel.classifiers.transformer_training": "train_on_noise",
+    "adaptdel.core.bounds": "pairwise_bounds register_bound",
+    "adaptdel.core.confidence": "Looks clopper_pearson",
+    "adaptdel.core.general": "ContentDeletion certify_general",
+    "adaptdel.core.masking": "Masking",
+    "adaptdel.core.noise": "Deletion ExactOverlap Noise NoNoise Overlap noise_from_dict register_noise",
+    "adaptdel.core.radius": "certified_frontier certified_radius certified_top_k least_probability",
+    "adaptdel.core.rates": "BinnedRate FixedRate InterpolatedRate LengthRate Rate rate_from_dict register_rate",
+    "adaptdel.core.rigorous": "rigorous_radius",
+    "adaptdel.core.threat": "Threat log10_cardinality",
+    "adaptdel.models.additive": "AdditiveClassifier",
+    "adaptdel.models": "load",
+    "adaptdel.models.smoothed": "SmoothedClassifier",
+    "adaptdel.report.figures": "plot_certified_accuracy plot_radius_against_length",
+    "adaptdel.runs.certify": "evaluate",
+    "adaptdel.runs.storage": "read_run",
 }
+_LATER = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import names that need models on first use, so that importing the core stays fast."""
-    if name in _LATER:
-        from importlib import import_module
+    """Import a name on first use: a program loads what it uses, and the command line starts at once."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value

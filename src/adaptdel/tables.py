@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from io import StringIO
 from math import isfinite
@@ -127,7 +128,9 @@ class Table:
         keys = list(dict.fromkeys(key for column in self.columns for key in column.keys))
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(keys)
-        writer.writerows([_csv_value(row[key]) for key in keys] for row in self.rows)
+        for row in self.rows:  # what is not finite is undefined
+            values = [row[key] for key in keys]
+            writer.writerow(["" if isinstance(value, float) and not isfinite(value) else value for value in values])
         return out.getvalue()
 
     def to_latex(self) -> str:
@@ -176,10 +179,6 @@ def notebook_table(title: str, values: Mapping[str, Any]) -> str:
     return f"<table><caption>{escape(title)}</caption>{''.join(rows)}</table>"
 
 
-def _csv_value(value: Any) -> Any:
-    return "" if value is None or (isinstance(value, float) and not isfinite(value)) else value
-
-
 def terminal_text(text: str) -> str:
     r"""Text on one line without control characters.
 
@@ -209,7 +208,7 @@ def latex_text(text: str) -> str:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A share as a percentage.
+    """A fraction as a percentage.
 
     >>> percent(0.8541)
     '85.4%'
@@ -236,9 +235,7 @@ def number(value: float, digits: int = 2) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def integer(value: int) -> str:
-    """An integer with commas between thousands."""
-    return f"{value:,}"
+integer = partial(number, digits=0)
 
 
 def with_error(mean: float, error: float | None) -> str:
@@ -257,3 +254,21 @@ def duration(seconds: float) -> str:
     ('12.0 ms', '75.0 s')
     """
     return f"{1000 * seconds:#.3g}".rstrip(".") + " ms" if seconds < 0.9995 else f"{seconds:,.1f} s"
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """Words as a list in a sentence.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def plural(count: float, noun: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "edit"), plural(2.5, "edit")
+    ('1 edit', '2.5 edits')
+    """
+    return f"{count:,g} {noun}" + ("" if count == 1 else "s")

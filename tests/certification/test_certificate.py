@@ -1,11 +1,11 @@
-"""Certificates: what they derive from the votes."""
+"""Certificates: predictions, what a reader sees, and how far the attacker's edits reach."""
 
 from __future__ import annotations
 
 import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, SmoothedClassifier
-from adaptdel.certification.certificate import Rule
+from adaptdel.certification.votes import VotesPlan
 from tests.models.test_smoothed import NOISE
 
 
@@ -23,29 +23,18 @@ from tests.models.test_smoothed import NOISE
 def test_the_decision_threshold_or_the_majority_predicts(
     threshold: float | None, votes: list[int], predicted: int
 ) -> None:
-    rule = Rule(Deletion(FixedRate(0.9)), ("ins",), threshold=threshold)
-    assert rule.predicted_class(votes, sum(votes)) == predicted
-    assert rule.predicted_class([count / sum(votes) for count in votes]) == predicted
+    plan = VotesPlan(noise=Deletion(FixedRate(0.9)), threshold=threshold)
+    assert plan.predicted(votes, sum(votes)) == predicted
+    assert plan.predicted([count / sum(votes) for count in votes]) == predicted
 
 
-def test_repr_shows_label_and_radius_and_whether_every_text_is_covered() -> None:
-    certify = SmoothedClassifier(lambda texts: ["a"] * len(texts), NOISE, classes=["a", "b"]).certify
-    long, short = certify([" ".join("w" * 90).replace("w", "word"), "two words"])
-    assert repr(long) == f"<Certificate 'a': radius={long.radius}, length=90, alpha=0.05>"
-    assert not long.covers_every_text
-    assert short.radius >= 2
-    assert short.covers_every_text
-    assert repr(short).endswith(", covers every text of this length>")
-    assert not short.rederive(ops="ins").covers_every_text  # another text of two words takes a substitution
-
-
-def test_a_notebook_shows_label_and_radius() -> None:
+def test_short_texts_are_covered_and_labels_are_escaped() -> None:
     model = SmoothedClassifier(lambda texts: ["<b>"] * len(texts), NOISE, classes=["<b>", "c"])
-    certificate = model.certify(["two words"])[0]
-    shown = certificate._repr_html_()
-    assert "&lt;b&gt;" in shown
-    assert "<b>" not in shown
-    assert f"<th>radius</th><td>{certificate.radius}</td>" in shown
+    long, short = model.certify([" ".join(f"word{n}" for n in range(90)), "two words"])
+    assert [long.covers_every_text, short.covers_every_text] == [False, True]
+    assert not short.rederive(ops="ins").covers_every_text  # another text of two words takes a substitution
+    assert "&lt;b&gt;" in short._repr_html_()
+    assert "<b>" not in short._repr_html_()
 
 
 @pytest.mark.parametrize(("threshold", "label"), [(0.2, "b"), (0.9, "a")])

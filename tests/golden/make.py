@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 import adaptdel as ad
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.scores import Scores, ScoresPlan
 from adaptdel.classifiers import LinearClassifier
 
 FILE = Path(__file__).with_name("certificates.json")
@@ -163,14 +165,14 @@ def word_pipeline(words: list[str], weights: list[list[float]], classes: list[An
     return pipeline.make_pipeline(vectorizer.fit([""]), model)
 
 
-def exact_certificates() -> Iterator[tuple[str, list[ad.ExactCertificate]]]:
+def exact_certificates() -> Iterator[tuple[str, list[ad.Certificate]]]:
     """Exact certificates by name: words, characters, two and many classes, restricted attackers, runs of tokens."""
     texts = [text for words in (3, 6, 25) for text in reviews(2, words, seed=words)[0]]
     binary = word_pipeline([*POSITIVE, *NEGATIVE], [[1.5, 1, 2, 1, -1, -2, -1, -0.5]], ["neg", "pos"])
     for name, settings in {"plain": {}, "insertions": {"ops": ["ins"]}}.items():
         yield f"exact {name}", ad.AdditiveClassifier.from_sklearn(binary, bound=0.25, **settings).certify(texts)
     model = ad.AdditiveClassifier.from_sklearn(binary, bound=0.25)
-    yield "exact threshold", model.set_params(threshold=2 * model.bound_).certify(texts)
+    yield "exact threshold", model.set_params(threshold=2 * model.reach_).certify(texts)
     model = ad.AdditiveClassifier.from_sklearn(binary, bound=0.5)
     synonyms = {"good": ["fine", "dull"], "bad": ["poor"], "film": ["plot"]}
     yield "exact immovable", model.certify(texts, immovable={"good", "bad"})
@@ -186,8 +188,11 @@ def exact_certificates() -> Iterator[tuple[str, list[ad.ExactCertificate]]]:
         yield f"exact {unit}", [ad.exact_certificate(each, [0, 1, 0], 25, unit=unit) for each in scores]
     yield "exact floats", [ad.exact_certificate(each[:, 0] / 7, 0.1, 3.5, threshold=0.3) for each in scores]
     runs = [
-        ad.ExactCertificate(
-            int(np.argmax(each.sum(axis=0))), (0, 1, 2), each, np.zeros(3, dtype=np.int64), np.full(3, 30), ngram=3
+        Certificate(
+            int(np.argmax(each.sum(axis=0))),
+            (0, 1, 2),
+            ScoresPlan(ngram=3),
+            Scores(each, np.zeros(3, dtype=np.int64), np.full(3, 30), ngram=3),
         )
         for each in scores[2:]
     ]
@@ -260,29 +265,43 @@ def onnx_graph(size: int) -> Any:
 
 def certificates() -> dict[str, list[dict[str, Any]]]:
     """Votes, bounds, radii under every threat model, and hashes of inputs, of every model, by its name."""
-    names = ("label", "classes", "length", "selection", "looks", "votes", "exact", "ops", "derived", "input_hash")
     golden: dict[str, list[dict[str, Any]]] = {}
     for name, model, inputs in models():
         golden[name] = []
         for certificate, prediction in zip(model.certify(inputs), model.predict(inputs).tolist(), strict=True):
-            values = certificate.to_dict()
+            values, evidence = certificate.to_dict(), certificate.to_dict()["evidence"]
             others = [certificate.rederive(alpha=0.001), certificate.rederive(bound="paper")]
-            values["rederived"] = [other.radius for other in others]
-            values["prediction"] = prediction
-            golden[name].append({key: values[key] for key in (*names, "rederived", "prediction")} | radii(certificate))
+            golden[name].append(
+                {key: values[key] for key in ("label", "classes", "length")}
+                | {"selection": evidence["selection"], "looks": looks(evidence)}
+                | {"votes": evidence["votes"], "exact": evidence["copies"], "ops": list(certificate.ops)}
+                | {"derived": {key: values["derived"][key] for key in ("radius", "p1", "p2", "alpha")}}
+                | {"input_hash": certificate.input_hash}
+                | {"rederived": [other.radius for other in others], "prediction": prediction}
+                | radii(certificate)
+            )
     for name, exact in exact_certificates():
         golden[name] = [
-            {key: certificate.to_dict()[key] for key in ("label", "classes", "offsets", "reach", "ops", "input_hash")}
-            | {"scores": hashed(certificate.scores.tolist()), "counterexample": certificate.counterexample()}
-            | radii(certificate)
-            for certificate in exact
+            {"label": each.to_dict()["label"], "classes": list(each.classes)}
+            | {key: each.to_dict()["evidence"][key] for key in ("offsets", "reach")}
+            | {"ops": list(each.ops), "input_hash": each.input_hash}
+            | {"scores": hashed(each.to_dict()["evidence"]["scores"]), "counterexample": each.counterexample()}
+            | radii(each)
+            for each in exact
         ]
     return golden
 
 
+def looks(evidence: dict[str, Any]) -> dict[str, Any] | None:
+    """The planned looks; None if all copies were enumerated."""
+    sizes, alphas = evidence["look_sizes"], evidence["look_alphas"]
+    return {"sizes": sizes, "alphas": alphas} if sizes else None
+
+
 def radii(certificate: Any) -> dict[str, Any]:
     """All radii of a certificate, and its frontier, which may hold many triples."""
-    has_frontier = getattr(certificate, "noise", None) is None or not certificate.noise.has_own_ball()
+    noise = getattr(certificate.plan, "noise", None)
+    has_frontier = noise is None or not noise.has_own_ball()
     return {
         "radius": certificate.radius,
         "radii": [certificate.radius_for([operation]) for operation in certificate.ops],

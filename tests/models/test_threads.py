@@ -12,7 +12,6 @@ import pytest
 
 from adaptdel import AdditiveClassifier, Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers import CallableClassifier, LinearClassifier
-from adaptdel.settings import AdditiveTrainingSettings
 from adaptdel.text.units import Words
 from tests.models.test_smoothed import by_words, sklearn_pipeline, texts
 
@@ -29,9 +28,9 @@ def linear() -> Any:
 def test_threads_share_an_additive_model(tmp_path: Path) -> None:
     """They look up new tokens at the same time; a tiny switch interval makes them meet."""
     inputs = [" ".join(f"{word}-{number}-{k}" for k in range(4) for word in ("a", "b")) for number in range(200)]
-    AdditiveClassifier(settings=AdditiveTrainingSettings(iterations=5, levels=2), progress=False).fit(
-        texts(60, seed=1), by_words(texts(60, seed=1))
-    ).save(tmp_path)
+    AdditiveClassifier(iterations=5, levels=2, progress=False).fit(texts(60, seed=1), by_words(texts(60, seed=1))).save(
+        tmp_path
+    )
     expected = [certificate.to_dict() for certificate in AdditiveClassifier.load(tmp_path).certify(inputs)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

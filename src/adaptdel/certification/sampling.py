@@ -8,127 +8,94 @@ different phases, so their samples are independent.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from bisect import bisect_left
+from collections.abc import Generator, Sequence
 from functools import lru_cache
-from math import inf, sqrt
+from math import inf, isclose, sqrt
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from adaptdel.certification.certificate import Rule
-from adaptdel.classifiers.base import Prepared
-from adaptdel.core.checks import BoolArray, IntArray, check_alpha, check_choice, check_int
-from adaptdel.core.confidence import Looks, clopper_pearson, exact_shares, vote_bounds
-from adaptdel.core.noise import MANY_CHOICES, Noise
+from adaptdel.certification.certifier import Oracle, Steps
+from adaptdel.certification.votes import AT_ONCE, EXACT_COPIES, Votes, VotesPlan
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray
+from adaptdel.core.confidence import Looks, class_bounds, clopper_pearson, exact_shares, vote_bounds
+from adaptdel.core.noise import Noise
 from adaptdel.core.radius import largest_radius_probability
-from adaptdel.settings import CERTIFICATION as SETTINGS
-from adaptdel.text.units import Tokens
+from adaptdel.text.units import Tokens, Unit, content_key
 
-# Up to so many choices of kept tokens are enumerated: immediately, or instead of further votes after the first look;
-# only where they are no more than the votes that are left of those that were asked for.
-AT_ONCE, EXACT_COPIES = 512, MANY_CHOICES
-LEAD = 3.5  # the selection ends when the first class leads by so many standard deviations of an even vote
+LEAD = 3.5  # the selection ends when the first class leads by this many standard deviations of an even vote
 FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
 LEAST_VOTES = 16  # at the first look
 EARLY_PART = 8  # if sampling may be interrupted, the first look is at this part of the votes at the latest
-SECRET_BITS = 256  # of a seed that is kept secret: too many to try them all
-# Phases of the selection and of the estimation.
-CERTIFICATION = ("select", "estimate")
-CALIBRATION = ("calibration select", "calibration estimate")
+CALIBRATE = ("calibration select", "calibration estimate")  # phases
 
 
-@dataclass(frozen=True)
-class SamplingPlan:
-    """How votes are sampled; `adaptdel.SmoothedClassifier` documents the fields.
-
-    If ``exact``, inputs of up to ``at_once`` copies are enumerated instead of sampled, unless that takes more than the
-    ``n_select + n_estimate`` votes. ``phases`` name the random streams that select the class and that bound its
-    probability. With ``secret``, the seed has up to `SECRET_BITS` bits, and appears neither in certificates nor in the
-    representation of the plan. If sampling may be ``interrupted``, as by a deadline, adaptive looks begin early, so
-    that there is something to certify.
-    """
-
-    rule: Rule
-    alpha: float = SETTINGS.alpha
-    n_select: int = SETTINGS.n_select
-    n_estimate: int = SETTINGS.n_estimate
-    sampling: str = SETTINGS.sampling
-    seed: int = SETTINGS.seed
-    exact: bool = True
-    at_once: int = AT_ONCE
-    phases: tuple[str, str] = CERTIFICATION
-    secret: bool = False
-    interrupted: bool = False
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
-        check_int("n_select", self.n_select, least=1)
-        check_int("n_estimate", self.n_estimate)
-        check_int("seed", self.seed, most=2 ** (SECRET_BITS if self.secret else 63) - 1)
-        check_choice("sampling", self.sampling, ("adaptive", "fixed"))
-
-    def __repr__(self) -> str:
-        names = [field.name for field in fields(self) if not (self.secret and field.name == "seed")]
-        return f"SamplingPlan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-
-@dataclass
-class Tally:
-    """The votes on one input. `take_votes` fills it as votes come, so that sampling may be stopped at any time.
+class VoteSteps(Steps):
+    """The votes on one input in the making. `take_votes` fills it as votes come, so that it may be stopped at any time.
 
     Attributes:
+        stage: what votes are taken for: "selection", "estimation" or "enumeration".
         label: the class number that was selected on the selection votes; −1 until it is.
         selection: the selection votes, shape (classes,); they bound nothing.
         looks: the planned looks of the estimation.
         votes: the votes at each look that was taken, each of shape (classes,).
-        exact: choices of kept tokens by class and number kept, shape (classes, length + 1), if all were enumerated;
-            then nothing was sampled.
-        key: the `content_key` of the input.
-        stage: what votes are taken for: "selection", "estimation" or "enumeration".
+        copies: as in `Votes`; then nothing was sampled.
+        tokens: of the input, if the noise sees them.
+        influence: as in `Votes`.
     """
 
-    label: int = -1
-    selection: IntArray = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
-    looks: Looks | None = None
-    votes: list[IntArray] = field(default_factory=list)
-    exact: IntArray | None = None
-    key: bytes = b""
-    stage: str = "selection"
+    def __init__(self, prepared: Prepared, plan: VotesPlan, classes: int) -> None:
+        self.plan, self.length = plan, len(prepared.tokens)
+        self.stage, self.label = "selection", -1
+        self.selection: IntArray = np.zeros(classes, dtype=np.int64)
+        self.looks: Looks | None = None
+        self.votes: list[IntArray] = []
+        self.copies: IntArray | None = None
+        self.tokens: Tokens | None = None
+        self.influence: FloatArray | None = None
+        self._task = take_votes(prepared, plan, self)
+        self.kept = next(self._task)
 
-    @property
-    def proves(self) -> bool:
-        """Whether there is a look or an enumeration, so that a certificate can be derived."""
-        return bool(self.votes) or self.exact is not None
+    def send(self, answers: IntArray) -> bool:
+        """Count the votes on the copies that waited."""
+        kept, stage, finished = self.kept, self.stage, False
+        try:
+            self.kept = self._task.send(answers)
+        except StopIteration:
+            finished = True
+        if self.plan.influence and stage != "selection":  # which chose the answer
+            self._add_influence(kept, answers == self.label, exact=stage == "enumeration")
+        return finished
 
+    def _add_influence(self, kept: BoolArray, agrees: BoolArray, *, exact: bool) -> None:
+        """Add votes to `Votes.influence`; an enumeration replaces those before it."""
+        weights, before = np.ones(len(kept)), self.influence
+        if exact:
+            chances = self.plan.given(self.tokens).noise.choice_weights(kept.shape[1])
+            weights = np.array([float(chance) for chance in chances])[kept.sum(axis=1)] * len(kept)
+        pairs = np.stack([weights, weights * agrees])
+        with_token = pairs @ kept
+        rows = np.concatenate([with_token, pairs.sum(axis=1)[:, None] - with_token]).T
+        self.influence = rows if before is None or exact else before + rows
 
-def content_key(tokens: Tokens) -> bytes:
-    """A hash of a token sequence, the same on every machine; 1, True, 1.0 and ``np.int64(1)`` are different tokens."""
-    digest = hashlib.blake2b(digest_size=32)
-    kinds = set(map(type, tokens))
-    if kinds <= {str} and not _has_surrogates(tokens):
-        digest.update(json.dumps(tokens).encode())  # quoted: different sequences have different JSON
-    elif kinds == {int} and min(tokens) >= 0 and max(tokens) < 256:  # type: ignore[type-var, operator]
-        digest.update(b"bytes:" + bytes(tokens))  # type: ignore[arg-type]
-    else:
-        digest.update(b"tokens:")
-        for token in tokens:
-            kind = type(token).__name__
-            if isinstance(token, np.generic):  # whose names and repr differ between versions
-                kind, token = f"numpy.{token.dtype.name}", token.item()
-            data = repr(token).encode("utf-8", "surrogatepass")
-            digest.update(f"{kind}:{len(data)}:".encode() + data)
-    return digest.digest()
-
-
-def _has_surrogates(texts: Iterable[Any]) -> bool:
-    """Whether a text contains half a surrogate pair; in JSON, two halves would look like one character."""
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+    def evidence(self) -> Votes:
+        """The votes so far; without a label that was selected, the most frequent one is the answer."""
+        answer, total = self.label, int(self.selection.sum())
+        if answer < 0 and total:
+            answer = self.plan.predicted(self.selection.tolist(), total)
+        return Votes(
+            answer=answer,
+            length=self.length,
+            selection=tuple(self.selection.tolist()),
+            looks=self.looks,
+            votes=tuple(tuple(row.tolist()) for row in self.votes),
+            copies=None if self.copies is None else tuple(map(tuple, self.copies.tolist())),
+            tokens=self.tokens,
+            influence=self.influence,
+        )
 
 
 def stream(seed: int, key: bytes, phase: str) -> np.random.Generator:
@@ -137,45 +104,42 @@ def stream(seed: int, key: bytes, phase: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
-Votes = Generator[BoolArray, IntArray, Any]
+Draws = Generator[BoolArray, IntArray, Any]
 
 
-def take_votes(
-    prepared: Prepared, plan: SamplingPlan, classes: int, tally: Tally | None = None
-) -> Generator[BoolArray, IntArray, Tally]:
+def take_votes(prepared: Prepared, plan: VotesPlan, steps: VoteSteps) -> Generator[BoolArray, IntArray, None]:
     """The votes on one input: a coroutine that yields arrays of kept tokens and is sent class numbers.
 
-    The looks are planned before the first estimation vote. All their bounds hold together, so the looks in ``tally``
+    The looks are planned before the first estimation vote. All their bounds hold together, so the looks in ``steps``
     prove what they say whenever the coroutine is stopped, even if the time of the stop depends on the votes.
     """
-    tally = Tally() if tally is None else tally
-    tally.selection = np.zeros(classes, dtype=np.int64)
-    length = len(prepared.tokens)
-    noise = plan.rule.noise.given(prepared.tokens)
-    if noise is not plan.rule.noise:
-        plan = replace(plan, rule=replace(plan.rule, noise=noise))
-    tally.key = content_key(prepared.tokens)
-    copies = noise.choices(length) if plan.exact else inf
+    length, classes = steps.length, len(steps.selection)
+    plan = plan.given(prepared.tokens)
+    noise, seed = plan.noise, plan.seed
+    if noise.sees_tokens():
+        steps.tokens = prepared.tokens
+    assert seed is not None  # as it is only in files, of a secret one
+    key = content_key(prepared.tokens)
+    copies = noise.choices(length) if plan.enumerates else inf
     if copies <= min(plan.at_once, plan.n_select + plan.n_estimate):
-        return (yield from _enumerate(noise, length, plan, classes, tally))
-    yield from _select(noise, length, plan, stream(plan.seed, tally.key, plan.phases[0]), tally)
+        yield from _enumerate(noise, length, plan, steps)
+        return
+    yield from _select(noise, length, plan, stream(seed, key, plan.phases[0]), steps)
     if not plan.n_estimate:  # a prediction without a certificate
-        return tally
-    unused = plan.n_select - int(tally.selection.sum())  # selection votes are independent: the looks stay valid
+        return
+    unused = plan.n_select - int(steps.selection.sum())  # selection votes are independent: the looks stay valid
     looks = plan_looks(plan, length, classes, plan.n_estimate + unused)
-    tally.looks, tally.stage = looks, "estimation"
-    rng = stream(plan.seed, tally.key, plan.phases[1])
+    steps.looks, steps.stage = looks, "estimation"
+    rng = stream(seed, key, plan.phases[1])
     counts = np.zeros(classes, dtype=np.int64)
     for size in looks.sizes:
-        if copies <= copies_instead(looks, len(tally.votes)):
-            return (yield from _enumerate(noise, length, plan, classes, tally))
+        if copies <= copies_instead(looks, len(steps.votes)):
+            yield from _enumerate(noise, length, plan, steps)
+            return
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
-        tally.votes.append(counts)
-        if len(tally.votes) < len(looks.sizes) and radius_is_final(
-            tally.votes, tally.label, looks, plan.rule, length, classes
-        ):
+        steps.votes.append(counts)
+        if len(steps.votes) < len(looks.sizes) and radius_is_final(steps.votes, steps.label, looks, plan, length):
             break
-    return tally
 
 
 def copies_instead(looks: Looks, taken: int) -> int:
@@ -184,7 +148,7 @@ def copies_instead(looks: Looks, taken: int) -> int:
     return min(EXACT_COPIES, looks.total - done) if taken or len(looks.sizes) == 1 else 0
 
 
-def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts: IntArray) -> Votes:
+def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts: IntArray) -> Draws:
     """Add the votes on ``size`` fresh copies to the counts."""
     for kept in noise.chunks(length, size, rng):
         answers = yield kept
@@ -192,26 +156,31 @@ def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts
     return counts
 
 
-def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Generator, tally: Tally) -> Votes:
+def _select(noise: Noise, length: int, plan: VotesPlan, rng: np.random.Generator, steps: VoteSteps) -> Draws:
     """Select the class. Sampling stops when its lead is clear; these votes bound nothing, so any rule is valid."""
-    counts = tally.selection
+    counts = steps.selection
     size = plan.n_select if plan.sampling == "fixed" else min(32, plan.n_select)
-    threshold = plan.rule.threshold
     while True:
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
-        tally.selection = counts
-        if threshold is None:
-            first, second = np.sort(counts)[::-1][:2]
-            lead = float(first - second)
-        else:
-            lead = 2 * abs(float(counts[1]) - threshold * size)
-        if size >= plan.n_select or lead >= LEAD * sqrt(size):
-            tally.label = plan.rule.predicted_class(counts.tolist(), size)
+        steps.selection = counts
+        if size >= plan.n_select or _has_clear_lead(counts.tolist(), plan.threshold):
+            steps.label = plan.predicted(counts.tolist(), size)
             return
         size = min(2 * size, plan.n_select)
 
 
-def plan_looks(plan: SamplingPlan, length: int, classes: int, most: int) -> Looks:
+def _has_clear_lead(counts: Sequence[int], threshold: float | None) -> bool:
+    """Whether the first class, or the side of the threshold, leads by `LEAD` standard deviations of an even vote."""
+    size = sum(counts)
+    if threshold is None:
+        first, second = sorted(counts, reverse=True)[:2]
+        lead = float(first - second)
+    else:
+        lead = 2 * abs(counts[1] - threshold * size)
+    return lead >= LEAD * sqrt(size)
+
+
+def plan_looks(plan: VotesPlan, length: int, classes: int, most: int) -> Looks:
     """The looks at up to ``most`` votes on an input of a given length, planned before the first vote.
 
     The first look is at the number of unanimous votes that would certify the largest possible radius; each further one
@@ -220,14 +189,16 @@ def plan_looks(plan: SamplingPlan, length: int, classes: int, most: int) -> Look
     """
     if plan.sampling == "fixed":
         return Looks.fixed(most, plan.alpha)
-    return (_cached_looks if plan.rule.noise.cacheable else _adaptive_looks)(plan, length, classes, most)
+    return (_cached_looks if plan.noise.cacheable else _adaptive_looks)(plan, length, classes, most)
 
 
-def _adaptive_looks(plan: SamplingPlan, length: int, classes: int, most: int) -> Looks:
-    rule = plan.rule
-    needed = largest_radius_probability(length, rule.noise, rule.threat, rule.threshold)
+def _adaptive_looks(plan: VotesPlan, length: int, classes: int, most: int) -> Looks:
+    needed = largest_radius_probability(length, plan.noise, plan.threat, plan.threshold)
     level = plan.alpha * FIRST_SHARE
-    first = _unanimous(needed, level if classes == 2 else level / 2, most)
+    level = level if classes == 2 else level / 2
+    sizes = range(LEAST_VOTES, max(most, LEAST_VOTES))
+    # The least number of unanimous votes that prove it, or all of them.
+    first = LEAST_VOTES + bisect_left(sizes, needed, key=lambda size: clopper_pearson(size, size, level)[0])
     if plan.interrupted:
         first = min(first, max(LEAST_VOTES, most // EARLY_PART))
     return doubling_looks(first, most, plan.alpha)
@@ -255,24 +226,7 @@ def doubling_looks(first: int, most: int, alpha: float) -> Looks:
 _cached_looks = lru_cache(maxsize=2**13)(_adaptive_looks)
 
 
-def _unanimous(probability: float, alpha: float, most: int) -> int:
-    """The least number of unanimous votes that prove a probability; at least `LEAST_VOTES`, at most ``most``."""
-    low, high = LEAST_VOTES - 1, max(most, LEAST_VOTES)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if clopper_pearson(middle, middle, alpha)[0] >= probability:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-@lru_cache(maxsize=2**13)
-def _last_look(looks: Looks) -> Looks:
-    return Looks.fixed(looks.total, looks.alphas[-1])
-
-
-def radius_is_final(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, length: int, classes: int) -> bool:
+def radius_is_final(taken: Sequence[IntArray], label: int, looks: Looks, plan: VotesPlan, length: int) -> bool:
     """Whether further votes are unlikely to raise the radius: not even with a share that is a standard error better."""
     counts = taken[-1].tolist()
     size = sum(counts)
@@ -283,24 +237,127 @@ def radius_is_final(taken: Sequence[IntArray], label: int, looks: Looks, rule: R
     last = [count + int(count * scale) for count in counts]
     last[label] = looks.total - (sum(last) - last[label])
     now = vote_bounds(looks, [row.tolist() for row in taken], label)
-    final = vote_bounds(_last_look(looks), [last], label)
+    final = class_bounds(last, label, looks.alphas[-1])
     hoped = max(now[0], final[0]), min(now[1], final[1])
     if hoped == now:
         return True
-    radii = [rule.radius(*bounds, label=label, length=length, is_binary=classes == 2) for bounds in (hoped, now)]
+    radii = [
+        plan.radius(p1, None if len(counts) == 2 else p2, label=label, length=length, threat=plan.threat)
+        for p1, p2 in (hoped, now)
+    ]
     return radii[0] <= radii[1]
 
 
-def _enumerate(
-    noise: Noise, length: int, plan: SamplingPlan, classes: int, tally: Tally
-) -> Generator[BoolArray, IntArray, Tally]:
+def _enumerate(noise: Noise, length: int, plan: VotesPlan, steps: VoteSteps) -> Draws:
     """Evaluate every choice of kept tokens once, which gives exact probabilities; they replace the votes."""
-    tally.stage = "enumeration"
-    kept = noise.all_choices(length)
+    steps.stage = "enumeration"
+    kept, classes = noise.all_choices(length), len(steps.selection)
     answers = yield kept
-    counts = np.zeros((classes, length + 1), dtype=np.int64)
+    counts = np.zeros((classes, length + 1), dtype=np.int64)  # by class and number of kept tokens
     np.add.at(counts, (answers, kept.sum(axis=1)), 1)
-    shares = exact_shares(counts.tolist(), noise, length)
-    tally.label, tally.exact = plan.rule.predicted_class(shares), counts
-    tally.selection, tally.looks, tally.votes = np.zeros(classes, dtype=np.int64), None, []
-    return tally
+    steps.label, steps.copies = plan.predicted(exact_shares(counts.tolist(), noise, length)), counts
+    steps.selection, steps.looks, steps.votes = np.zeros(classes, dtype=np.int64), None, []
+
+
+def wrong_schedule(votes: Votes, plan: VotesPlan) -> list[str]:
+    """What is wrong with votes that should have been taken by a plan: `take_votes` would have taken others."""
+    plan = plan.taken.given(votes.tokens)
+    choices = plan.noise.choices(votes.length)
+    if votes.copies is not None:
+        return _wrong_enumeration(votes, plan, choices)
+    wrong, selection = [], votes.selection
+    if not any(selection) or votes.answer != plan.predicted(selection, sum(selection)):
+        wrong.append("the selection votes did not choose the label")
+    rows = (selection, *votes.votes)
+    voted = {number for row in rows for number, count in enumerate(row) if count}  # at a threshold of 1 not the label
+    if choices == 1 and len(voted) > 1:
+        wrong.append("the votes must be unanimous: the noise leaves nothing to chance, so that all copies are the same")
+    assert votes.looks is not None
+    most = max(
+        min(AT_ONCE, plan.n_select + plan.n_estimate),
+        *(copies_instead(votes.looks, taken) for taken in range(len(votes.votes))),
+    )
+    if plan.enumerates and choices <= most:
+        wrong.append(f"an input of {votes.length} tokens is enumerated under adaptive sampling, not sampled")
+    return wrong or _wrong_selection(votes, plan) or _wrong_looks(votes, votes.looks, plan)
+
+
+def _wrong_enumeration(votes: Votes, plan: VotesPlan, choices: int) -> list[str]:
+    """Whether every choice of kept tokens was evaluated, and the label is the most probable class."""
+    if not plan.enumerates:
+        return ["inputs are not enumerated under fixed sampling"]
+    if choices > EXACT_COPIES:
+        return [f"an input of {votes.length} tokens has too many copies to be enumerated under its noise"]
+    sizes = plan.noise.all_choices(votes.length).sum(axis=1)
+    if np.sum(votes.copies or (), axis=0).tolist() != np.bincount(sizes, minlength=votes.length + 1).tolist():
+        return ["the enumerated copies are not all there are"]
+    if votes.answer != plan.predicted(votes.exact_shares(plan)):
+        return ["the label is not the likeliest class of the enumerated copies"]
+    return []
+
+
+def _wrong_selection(votes: Votes, plan: VotesPlan) -> list[str]:
+    """Whether the selection ended when the plan allows it."""
+    counts, most = votes.selection, plan.n_select
+    size = sum(counts)
+    sizes = {most} if plan.sampling == "fixed" else {min(32 << step, most) for step in range(most.bit_length())}
+    if size not in sizes:
+        return [f"the selection took {size} votes, which is not planned for {most}"]
+    if size < most and not _has_clear_lead(counts, plan.threshold):
+        return [f"the selection ended after {size} of {most} votes without a clear lead"]
+    return []
+
+
+def _wrong_looks(votes: Votes, looks: Looks, plan: VotesPlan) -> list[str]:
+    """Whether the looks are the planned ones, and sampling ended as planned; a deadline may end it earlier."""
+    most = plan.n_estimate + plan.n_select - sum(votes.selection)
+    expected = plan_looks(plan, votes.length, votes.classes, most)
+    if looks.sizes != expected.sizes:
+        planned, stated = (", ".join(map(str, each.sizes)) for each in (expected, looks))
+        return [f"looks were planned after {planned:.100} votes, not after {stated:.100}"]
+    scale = looks.alpha / expected.alpha
+    levels = zip(looks.alphas, expected.alphas, strict=True)
+    if not all(isclose(level, share * scale, rel_tol=1e-12) for level, share in levels):
+        return ["the levels of the looks are not in the proportions that were planned"]
+    rows = [np.asarray(row, dtype=np.int64) for row in votes.votes]
+    for taken in range(1, len(expected.sizes)):
+        final = radius_is_final(rows[:taken], votes.answer, expected, plan, votes.length)
+        if final and taken < len(rows):
+            return [f"sampling went on after look {taken}, at which the plan ends it"]
+        if taken == len(rows):
+            return (
+                [] if final or plan.interrupted else [f"sampling ended after look {taken}, at which the plan goes on"]
+            )
+    return []
+
+
+class VoteOracle(Oracle):
+    """A base classifier that votes on noisy copies."""
+
+    def __init__(self, base: BaseClassifier) -> None:
+        self.base = base
+        self.classes = base.classes_ or []
+
+    def __repr__(self) -> str:
+        return repr(self.base)
+
+    def fingerprint(self) -> str:
+        """That of the base classifier."""
+        return self.base.fingerprint()
+
+    def prepare(self, inputs: Sequence[tuple[str, Tokens]], unit: Unit, plan: VotesPlan) -> list[Prepared]:
+        """Prepare inputs for all their copies."""
+        masking = plan.noise.masks_tokens
+        return [self.base.prepare(name, tokens, unit, masking=masking) for name, tokens in inputs]
+
+    def observe(self, prepared: Prepared, plan: VotesPlan) -> VoteSteps:
+        """The votes on an input, in steps."""
+        return VoteSteps(prepared, plan, len(self.classes))
+
+    def votes(self, requests: Sequence[Request]) -> list[IntArray]:
+        """The votes of the base classifier."""
+        return self.base.votes(requests)
+
+    def copy_scores(self, requests: Sequence[Request]) -> Sequence[npt.NDArray[Any]] | None:
+        """Its scores, if it has any."""
+        return self.base.copy_scores(requests)

@@ -129,7 +129,7 @@ def check_known_fields(values: Mapping[str, Any], known: list[str]) -> None:
 def check_text(name: str, value: Any) -> str:
     """Return ``value`` if it is a text."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text, got {_show(value)}")
+        raise ValueError(f"{name} must be a string, got {_show(value)}")
     return value
 
 
@@ -167,14 +167,28 @@ def token_key(token: Any) -> Hashable:
     return kind, id(token)
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "a text": (str,),
-    "an integer": (int,),
-    "a number": (int, float),
-    "true or false": (bool,),
-    "an object": (dict,),
-    "a list": (list,),
+TYPES: dict[type, str] = {
+    str: "a text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
 }
+_TYPES = {words: kind for kind, words in TYPES.items()}
+
+
+def check_type(kind: type, value: Any, name: str) -> Any:
+    """Return a value of a file if it has the type, one of `TYPES`, and can be written again."""
+    accepted = (int, float) if kind is float else (tuple, list) if kind is list else kind
+    fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
+    if fits and isinstance(value, (int, float)):
+        fits = abs(value) < 2**63  # neither infinite nor NaN
+    if fits and isinstance(value, str):  # half of a surrogate pair, which JSON allows but UTF-8 cannot encode
+        fits = value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+    if not fits:
+        raise ValueError(f"{name} must be {TYPES[kind]}, got {_show(value)}")
+    return value
 
 
 def check_fields(values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
@@ -185,19 +199,11 @@ def check_fields(values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
     ValueError: seed must be an integer, got '0'
     """
     for name, kind in kinds.items():
-        value, wanted = values.get(name), kind.removesuffix("?")
-        if value is None and kind.endswith("?"):
+        if values.get(name) is None and kind.endswith("?"):
             continue
         if name not in values:
             raise ValueError(f"{name} is missing")
-        fits = isinstance(value, _KINDS[wanted]) and (wanted == "true or false" or not isinstance(value, bool))
-        if not fits or (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, str) and _torn(value)):
-            raise ValueError(f"{name} must be {wanted}, got {_show(value)}")
-
-
-def _torn(text: str) -> bool:
-    """Whether a text contains half of a surrogate pair, which JSON allows but UTF-8 cannot encode."""
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+        check_type(_TYPES[kind.removesuffix("?")], values[name], name)
 
 
 class TooMuchWork(ValueError):

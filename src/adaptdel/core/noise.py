@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability
+from adaptdel.core.plain import READERS
 from adaptdel.core.rates import DENOMINATOR, FixedRate, Rate, rate_from_dict
 from adaptdel.core.registry import Described, Registry, check_described, from_dict
 from adaptdel.core.threat import Threat
@@ -39,7 +40,7 @@ class Overlap:
 
     With probability c a copy of x contains no token of x outside the common subsequence, and then each of the N common
     tokens is kept independently with probability 1 − ψ. With probability c' the same holds for x', with ψ'. Where the
-    two conditional distributions are equal for another reason, ψ = ψ' expresses that, whatever its value.
+    two conditional distributions are equal for another reason, ψ = ψ' expresses this, with any value.
 
     Attributes:
         inside: c, shape (neighbours,), not rounded up by more than a few units in the last place.
@@ -60,7 +61,8 @@ class Overlap:
         """The overlap where the two conditional distributions are equal."""
         same = np.zeros(common.shape)
         inside = np.where((inside > 0) & (inside < TINY), LEAST, inside)
-        return cls(inside, zero_if_tiny(other_inside), common.astype(np.float64), same, same)
+        other_inside = np.where(other_inside < TINY, 0.0, other_inside)
+        return cls(inside, other_inside, common.astype(np.float64), same, same)
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,6 @@ class ExactOverlap:
     other_psi: Any = 0
 
 
-def zero_if_tiny(mass: FloatArray) -> FloatArray:
-    """Masses of neighbours, of which tiny ones are replaced by 0."""
-    return np.where(mass < TINY, 0.0, mass)
-
-
 def deletion_overlap(
     length: int, psi: float, other_length: IntArray, other_psi: FloatArray, common: IntArray
 ) -> Overlap:
@@ -86,7 +83,7 @@ def deletion_overlap(
     other_inside = np.power(other_psi, (other_length - common).astype(np.float64))
     return Overlap(
         inside=np.where(inside < TINY, LEAST if psi > 0 else 0.0, inside),
-        other_inside=zero_if_tiny(other_inside),
+        other_inside=np.where(other_inside < TINY, 0.0, other_inside),
         common=common.astype(np.float64),
         psi=np.full(common.shape, psi),
         other_psi=other_psi,
@@ -99,7 +96,7 @@ _BLOCK_BYTES = 120_000  # of rows that are drawn together: little enough for the
 CHUNK_BYTES = 2**24
 MANY_CHOICES = 4096  # of kept tokens: more are not enumerated
 
-
+_NOT_ENUMERATED = "noise must define all_choices and choice_weights to be enumerated, got {!r}"
 _PROMISES = (
     "has_paper_bound", "shortest_is_worst", "calibratable", "calibration_candidates", "changes_inputs",
     "exact_overlap", "choices", "all_choices", "choice_weights", "keep_rates",
@@ -203,10 +200,10 @@ class Noise(Described):
 
     @abstractmethod
     def share_removed(self, length: int) -> float:
-        """The share of the tokens of an input that is removed: the deletion rate, or the masked fraction."""
+        """The fraction of the tokens of an input that is removed: the deletion rate, or the masked fraction."""
 
     def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """The share of the tokens that each of ``size`` rows keeps on average, shape (size,); training uses it."""
+        """The fraction of the tokens that each of ``size`` rows keeps on average, shape (size,); training uses it."""
         return np.full(size, 1.0 - self.share_removed(length))
 
     def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
@@ -228,19 +225,16 @@ class Noise(Described):
 
     def all_choices(self, length: int) -> BoolArray:
         """Every choice of kept tokens that can occur, shape (choices, length)."""
-        raise self._not_enumerated()
+        raise ValueError(_NOT_ENUMERATED.format(self))
 
     def choice_weights(self, length: int) -> list[Fraction]:
         """The exact probability of a single choice, by the number of kept tokens from 0 to ``length``."""
-        raise self._not_enumerated()
-
-    def _not_enumerated(self) -> ValueError:
-        return ValueError(f"noise must define all_choices and choice_weights to be enumerated, got {self!r}")
+        raise ValueError(_NOT_ENUMERATED.format(self))
 
     @property
     def cacheable(self) -> bool:
-        """Whether results that depend on the noise may be cached."""
-        return self.immutable
+        """Whether results that depend on the noise may be cached: neither it nor its rate can change."""
+        return self.immutable and all(getattr(value, "immutable", True) for value in vars(self).values())
 
     def used_bound(self, bound: str) -> str:
         """The bound that is computed for the setting ``bound``."""
@@ -347,7 +341,7 @@ def _draw_block(rng: np.random.Generator, kept: BoolArray, threshold: tuple[int,
 @NOISES.add("deletion")
 @dataclass(frozen=True)
 class Deletion(Noise):
-    """Delete each token independently with the rate of the input's length.
+    """Delete each token independently, at a rate that depends on the length of the input.
 
     >>> Deletion(FixedRate(1.0)).sample(3, 2, np.random.default_rng(0))
     array([[False, False, False],
@@ -363,11 +357,6 @@ class Deletion(Noise):
     def __post_init__(self) -> None:
         if not isinstance(self.rate, Rate):
             raise ValueError(f"rate must be a Rate such as FixedRate(0.9), got {self.rate!r}")
-
-    @property
-    def cacheable(self) -> bool:
-        """Whether neither the noise nor its rate can change."""
-        return self.immutable and self.rate.immutable
 
     def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
         """Keep a token iff its 32-bit draw is at or above the threshold of the rate."""
@@ -437,6 +426,9 @@ class NoNoise(Deletion):
     rate: Rate = field(default=FixedRate(0.0), init=False, repr=False)
 
 
+_FOR_TRAINING = "noise must have a rate for every length to be certified, got {!r}: it is for training"
+
+
 @NOISES.add("random_deletion")
 @dataclass(frozen=True)
 class RandomDeletion(Noise):
@@ -471,14 +463,11 @@ class RandomDeletion(Noise):
 
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
         """Raise: the noise is for training."""
-        raise self._uncertified()
+        raise ValueError(_FOR_TRAINING.format(self))
 
     def share_removed(self, length: int) -> float:
         """Raise: the noise is for training."""
-        raise self._uncertified()
-
-    def _uncertified(self) -> ValueError:
-        return ValueError(f"noise must have a rate for every length to be certified, got {self!r}: it is for training")
+        raise ValueError(_FOR_TRAINING.format(self))
 
 
 def register_noise(kind: str) -> Callable[[_Noise], _Noise]:
@@ -500,5 +489,7 @@ def noise_from_dict(values: Mapping[str, Any]) -> Noise:
     >>> noise_from_dict({"kind": "deletion", "rate": {"kind": "fixed", "p": 0.5}})
     Deletion(rate=FixedRate(p=0.5))
     """
-    noise: Noise = from_dict(NOISES, values)
-    return noise
+    return from_dict(NOISES, values)
+
+
+READERS[Noise] = noise_from_dict

@@ -84,6 +84,11 @@ class Rate(Described):
         return self.threshold(length) / DENOMINATOR
 
 
+@lru_cache(maxsize=2**14)
+def _cached_threshold(rate: Rate, length: int) -> int:
+    return int(rate.thresholds(length))
+
+
 RATES: Registry[type[Rate]] = Registry(
     "rate", check_described(Rate), dict.fromkeys(("fixed", "length", "binned", "interpolated"), __name__)
 )
@@ -150,8 +155,7 @@ class LengthRate(Rate):
 
     def real(self, lengths: FloatArray) -> FloatArray:
         """max(p_min, p_max · (1 − k/n)), where k/0 is infinite for k > 0."""
-        fraction = np.divide(self.k, lengths, out=np.full(np.shape(lengths), inf if self.k else 0.0), where=lengths > 0)
-        return np.maximum(self.p_min, self.p_max * (1.0 - np.minimum(fraction, 1.0)))
+        return np.maximum(self.p_min, self.p_max * _kept_to_rate(np.full(np.shape(lengths), float(self.k)), lengths))
 
 
 def _increasing(name: str, values: Sequence[float]) -> tuple[float, ...]:
@@ -245,11 +249,6 @@ class InterpolatedRate(Rate):
         return _kept_to_rate(keep[left] * (1.0 - weight) + keep[left + 1] * weight, lengths)
 
 
-@lru_cache(maxsize=2**14)
-def _cached_threshold(rate: Rate, length: int) -> int:
-    return int(rate.thresholds(length))
-
-
 _Rate = TypeVar("_Rate", bound=type[Rate])
 
 
@@ -279,5 +278,4 @@ def rate_from_dict(values: Mapping[str, Any]) -> Rate:
     >>> rate_from_dict({"kind": "length", "p_min": 0.9, "k": 23})
     LengthRate(p_min=0.9, k=23, p_max=1.0)
     """
-    rate: Rate = from_dict(RATES, values)
-    return rate
+    return from_dict(RATES, values)

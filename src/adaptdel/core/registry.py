@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from adaptdel.core.plain import to_plain
+
 PLUGINS = "adaptdel.plugins"  # the group of entry points that name modules which register something
 
 Entry = TypeVar("Entry")
@@ -24,20 +26,8 @@ class NotRegisteredError(ValueError):
 
 def own_modules() -> tuple[str, ...]:
     """The modules outside this package that registered something, for worker processes to import."""
-    modules = {module for registry in _REGISTRIES for module in registry.modules()}
+    modules = {_origin(entry)[0] for registry in _REGISTRIES for entry in registry.entries.values()}
     return tuple(sorted(module for module in modules if module.partition(".")[0] != "adaptdel"))
-
-
-def load_plugins() -> None:
-    """Import the modules that installed packages declare as entry points of the group `PLUGINS`."""
-    for entry_point in entry_points(group=PLUGINS):
-        try:
-            entry_point.load()
-        except Exception as error:  # whatever the module of a stranger raises
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise NotRegisteredError(
-                f"the plug-in {entry_point.value!r:.60} cannot be imported: {reason:.200}"
-            ) from None
 
 
 class Registry(Generic[Entry]):
@@ -53,11 +43,11 @@ class Registry(Generic[Entry]):
 
     def __init__(self, noun: str, check: Callable[[Any], None], modules: Mapping[str, str]) -> None:
         self.noun, self._check, self._modules = noun, check, modules
-        self._entries: dict[str, Any] = {}
+        self.entries: dict[str, Any] = {}
         _REGISTRIES.append(self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self._entries, *self._modules}))
+        return iter(sorted({*self.entries, *self._modules}))
 
     def add(self, name: str) -> Callable[[Added], Added]:
         """A decorator that registers a class or a function; a class gets the name as its ``kind``."""
@@ -66,15 +56,15 @@ class Registry(Generic[Entry]):
 
         def register(entry: Added) -> Added:
             self._check(entry)
-            if name in self._entries:
-                is_taken = _origin(self._entries[name]) != _origin(entry)
+            if name in self.entries:
+                is_taken = _origin(self.entries[name]) != _origin(entry)
             else:
                 is_taken = self._modules.get(name, entry.__module__) != entry.__module__
             if is_taken:
                 raise ValueError(f"the name of a {self.noun} must not be taken, got {name!r}")
             if isinstance(entry, type):
                 entry.kind = name  # type: ignore[attr-defined]
-            self._entries[name] = entry
+            self.entries[name] = entry
             return entry
 
         return register
@@ -83,26 +73,26 @@ class Registry(Generic[Entry]):
         """What is registered under a name; plug-ins are imported if it is not known without them."""
         if not isinstance(name, str):
             raise ValueError(f"the kind of a {self.noun} must be a name, got {name!r:.60}")
-        if name not in self._entries:
-            if name in self._modules:
-                import_module(self._modules[name])
-            else:
-                load_plugins()
-        if name not in self._entries:
+        if name not in self.entries and name in self._modules:
+            import_module(self._modules[name])
+        for entry_point in entry_points(group=PLUGINS) if name not in self.entries else ():
+            try:
+                entry_point.load()
+            except Exception as error:  # whatever the module of a stranger raises
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                plugin = f"{entry_point.value!r:.60}"
+                raise NotRegisteredError(f"the plug-in {plugin} cannot be imported: {reason:.200}") from None
+        if name not in self.entries:
             raise NotRegisteredError(
                 f"the {self.noun} {name!r:.60} is not registered, only {', '.join(self)}: import the module that "
                 "registers it first (--import MODULE on the command line), or install its package"
             )
-        entry: Entry = self._entries[name]
+        entry: Entry = self.entries[name]
         return entry
 
     def is_own(self, name: Any) -> bool:
         """Whether this package registers a name itself."""
         return name in self._modules
-
-    def modules(self) -> set[str]:
-        """The modules of all that is registered."""
-        return {_origin(entry)[0] for entry in self._entries.values()}
 
 
 def _origin(entry: Any) -> tuple[str, str]:
@@ -132,17 +122,12 @@ class Described(ABC):
                 f"{type(self).__name__} must be registered to be written: decorate it with register_{self.noun}"
             )
         names = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
-        return {"kind": self.kind} | {name: _plain_value(getattr(self, name)) for name in names}
+        return {"kind": self.kind} | {name: to_plain(getattr(self, name)) for name in names}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild an object from `to_dict`."""
-        rebuilt: Self = build(cls.noun, cls, values)
-        return rebuilt
-
-
-def _plain_value(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, Described) else list(value) if isinstance(value, tuple) else value
+        return build(cls.noun, cls, values)
 
 
 def check_described(base: type[Any]) -> Callable[[Any], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import save as tensors_to_bytes
 
-from adaptdel.classifiers.base import CLASSIFIERS, BaseClassifier
-from adaptdel.core.checks import check_choice, check_fields, check_format, check_text
-from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.core.registry import NotRegisteredError
+from adaptdel.certification.evidence import Plan
+from adaptdel.classifiers.base import CLASSIFIERS
+from adaptdel.core.checks import check_fields, check_format, check_names, check_text
+from adaptdel.core.plain import from_plain, to_plain
+from adaptdel.core.registry import NotRegisteredError, Registry
 from adaptdel.files import check_regular, read_json, read_tensors, replacing, replacing_folder, write_json, write_text
-from adaptdel.models.card import calibration_text, model_card, training_text
+from adaptdel.tables import markdown_text, percent
 from adaptdel.text.data import DATA
-from adaptdel.text.units import check_unit, unit_from_dict
+from adaptdel.text.units import Unit, check_unit
 
 if TYPE_CHECKING:
     from adaptdel.models.estimator import TextEstimator
@@ -28,15 +29,30 @@ if TYPE_CHECKING:
 CONFIG, TRAINING, CALIBRATION = "adaptdel.json", "training.json", "calibration.json"
 TEXTS = "texts.safetensors"  # hashes of the texts that the model was trained, calibrated and protected with, by use
 EXAMPLES = "examples.json"  # texts to try, which `adaptdel serve` shows; loading does not need it
-FORMAT = 2
-MODELS = {
-    "smoothed": "adaptdel.models.smoothed:SmoothedClassifier",
-    "additive": "adaptdel.models.additive:AdditiveClassifier",
-}
-_FIELDS = dict.fromkeys(("kind", "version", "base", "fingerprint"), "a text")
-_FIELDS |= {"classes": "a list", "unit": "an object", "options": "an object", "protection": "an object?"}
-_OF_BASE = ("format", "version", "base", "fingerprint", "classes", "unit", "options", "self_test")
+FORMAT = 3
+SHOWN_RECALLS = 10  # classes whose recall a line of the card gives
+MODELS: Registry[type[TextEstimator]] = Registry(
+    "model", lambda cls: None, {"smoothed": "adaptdel.models.smoothed", "additive": "adaptdel.models.additive"}
+)
 Extras = Callable[[Path], None]  # writes more files into the folder of a model
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The file `CONFIG` of a model's folder."""
+
+    format: int
+    version: str
+    kind: str
+    base: str  # the kind of the base classifier
+    fingerprint: str  # its hash
+    classes: list[Any]
+    unit: Unit
+    options: dict[str, Any]  # of the base classifier
+    self_test: dict[str, Any] | None
+    plan: Plan
+    parameters: dict[str, Any]  # of the model
+    protection: dict[str, Any] | None = None
 
 
 def save_model(model: TextEstimator, path: Path, extras: Extras = lambda folder: None) -> None:
@@ -46,54 +62,60 @@ def save_model(model: TextEstimator, path: Path, extras: Extras = lambda folder:
         base.save(path / "base")  # raises a ValueError for a base classifier that cannot be saved
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
         raise ValueError(f"path must be a new folder, an empty one or a saved model, got {str(path)!r}")
-    if not base.fingerprint():
-        raise ValueError(f"base must have a fingerprint to be saved: a part of the state of {base!r:.60} is not seen")
-    self_test = getattr(base, "self_test_", None)
-    settings = {
-        "format": FORMAT,
-        "version": version("adaptdel"),
-        "base": base.kind,
-        "fingerprint": base.fingerprint(),
-        "classes": base.classes_,
-        "unit": check_unit(model.unit).to_dict(),
-        "options": base.options(),
-        "self_test": None if self_test is None else self_test.to_dict(),
-    }
+    settings = _settings_of(model)
+    settings.unit.to_dict()  # raises for one that cannot be saved
     with replacing_folder(path) as partial:
         base.save(partial / "base")
+        if not settings.fingerprint:
+            raise ValueError(f"base must have a fingerprint to be saved: state one in the attribute of {base!r:.60}")
         _write(model, partial, settings, extras)
 
 
-def update_model(model: TextEstimator, path: Path, extras: Extras = lambda folder: None) -> None:
-    """Store the settings and the records of a model in its folder; the base classifier there stays."""
-    stored = _settings(path)
-    _write(model, path, {name: stored[name] for name in _OF_BASE}, extras)
+def _settings_of(model: TextEstimator) -> Settings:
+    base = model.base_classifier()
+    self_test = getattr(base, "self_test_", None)
+    return Settings(
+        format=FORMAT,
+        version=version("adaptdel"),
+        kind=model.kind,
+        base=base.kind,
+        fingerprint=base.fingerprint(),
+        classes=base.classes_ or [],
+        unit=check_unit(model.unit),
+        options=base.options(),
+        self_test=None if self_test is None else self_test.to_dict(),
+        plan=model.plan,
+        parameters=model.parameters(),
+        protection=model.records.protection if model.changed_plan() is None else None,
+    )
 
 
 def update_copy(model: TextEstimator, path: Path, out: Path | None, extras: Extras = lambda folder: None) -> None:
-    """Like `update_model`, in a copy of the folder that appears once it is complete; ``out=None`` for the folder."""
-    if out is None:
-        update_model(model, path, extras)
+    """Store the plan and the records of a model in its folder, whose base classifier stays.
+
+    Or, with ``out``, in a copy of the folder that appears once it is complete.
+    """
+    if out is not None:
+        with replacing_folder(out) as partial:
+            shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+            update_copy(model, partial, None, extras)
         return
-    with replacing_folder(out) as partial:
-        shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
-        update_model(model, partial, extras)
+    _write(model, path, _settings_of(model), extras)
 
 
-def _write(model: TextEstimator, folder: Path, of_base: Mapping[str, Any], extras: Extras) -> None:
+def _write(model: TextEstimator, folder: Path, settings: Settings, extras: Extras) -> None:
     """Write all but the base classifier; the settings are replaced last and atomically."""
-    protection = getattr(model, "protection_", None) if model.changed_plan() is None else None
-    settings = {**of_base, "kind": model.kind, **model.to_settings(), "protection": protection}
-    training, calibration, texts = (getattr(model, name, None) for name in ("training_", "calibration_", "texts_"))
-    for name, record in ((TRAINING, training), (CALIBRATION, calibration)):
+    records = model.records
+    for name, record in ((TRAINING, records.training), (CALIBRATION, records.calibration)):
         if record is not None:
             write_json(folder / name, record)
-    if texts is not None:
+    if records.texts:
         with replacing(folder / TEXTS) as file:
-            file.write(tensors_to_bytes(texts))
+            file.write(tensors_to_bytes(dict(records.texts)))
     extras(folder)
-    write_text(folder / "README.md", model_card(settings, training, calibration))
-    write_json(folder / CONFIG, settings)
+    with _damaged(folder):  # records of a folder that was changed by hand
+        write_text(folder / "README.md", model_card(model, settings))
+    write_json(folder / CONFIG, to_plain(settings))
 
 
 def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> Any:
@@ -101,44 +123,64 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
 
     ``running`` says where and how a transformer runs: see `TextEstimator.load`.
     """
-    path = Path(path)
-    settings = _settings(path)
-    config = path / CONFIG
+    path, running = Path(path), running or {}
+    config, folder, settings = path / CONFIG, path / "base", read_settings(Path(path))
+    check_regular(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: missing from a saved model: save or copy the model again")
     with _damaged(config):
-        check_fields(settings, _FIELDS)
-        unit = unit_from_dict(settings["unit"])
-    check_regular(path / "base")
-    base = _load_base(path / "base", settings, config, running or {})
-    fingerprint = base.fingerprint_with(settings["options"])
-    if not fingerprint or fingerprint != settings["fingerprint"]:
-        raise ValueError(f"{path / 'base'}: the base classifier is not the one that was saved: its fingerprint differs")
-    module, _, name = MODELS[settings["kind"]].partition(":")
+        cls = CLASSIFIERS.get(settings.base)
+        check_names("options", settings.options, cls.stored_options)
+    cls.check_running(running)
+    try:
+        base = cls.load(folder, **{**settings.options, **running})
+    except ImportError:
+        raise
+    except Exception as error:  # for damaged files, libraries raise errors of many types
+        if isinstance(error, ValueError) and str(error).startswith((str(folder), *cls.running_options)):
+            raise
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise ValueError(f"{folder}: the model cannot be read ({reason}): save or copy it again") from None
+    fingerprint = base.fingerprint_with(settings.options)
+    if not fingerprint or fingerprint != settings.fingerprint:
+        raise ValueError(f"{folder}: the base classifier is not the one that was saved: its fingerprint differs")
     with _damaged(config):
-        if settings["classes"] != base.classes_:
+        if settings.classes != base.classes_:
             raise ValueError("its classes are not those of the base classifier")
-        model = getattr(import_module(module), name).from_settings(settings, base, unit)
-        if (protection := settings.get("protection")) is not None:
+        model = MODELS.get(settings.kind).from_parts(base, settings.unit, settings.plan, settings.parameters)
+        if (protection := settings.protection) is not None:
             check_fields(protection, {"sentence": "a text", "plan": "an object"})
-            if protection.get("label") not in settings["classes"]:
+            if protection.get("label") not in settings.classes:
                 raise ValueError(f"label must be one of the classes, got {protection.get('label')!r:.60}")
-            model.protection_ = protection
-    if (path / TRAINING).exists():
-        model.training_ = _read(path / TRAINING, _check_training)
-    if (path / CALIBRATION).exists():
-        model.calibration_ = _read(path / CALIBRATION, calibration_text)
-    if (path / TEXTS).exists():
-        model.texts_ = read_tensors(path / TEXTS)
-        with _damaged(path / TEXTS):
-            if any(hashes.dtype != np.uint64 or hashes.ndim != 1 for hashes in model.texts_.values()):
-                raise ValueError("must hold rows of 64-bit hashes")
+    texts = read_tensors(path / TEXTS) if (path / TEXTS).exists() else {}
+    with _damaged(path / TEXTS):
+        if any(hashes.dtype != np.uint64 or hashes.ndim != 1 for hashes in texts.values()):
+            raise ValueError("must hold rows of 64-bit hashes")
+    training, calibration = (_record(path / name) for name in (TRAINING, CALIBRATION))
+    model.record(training=training, calibration=calibration, protection=protection, texts=texts)
     return model
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    """The settings of a saved model, of which the format and the kind are checked."""
+_RECORDS = {  # what later commands rely on
+    TRAINING: {"method": "a text", "data": "an object", "settings": "an object", "held_out": "an object?"},
+    CALIBRATION: {"rate": "an object", "settings": "an object", "warnings": "a list"},
+}
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    record = read_json(path, "a file of a saved model")
+    with _damaged(path):
+        check_fields(record, _RECORDS[path.name])
+    return record
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings of a saved model, checked; the base classifier is not read."""
     config = path / CONFIG
     try:
-        settings = _read(config)
+        values = read_json(config, "a file of a saved model")
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"path must be a folder that save wrote, got {str(path)!r}"
@@ -146,30 +188,11 @@ def _settings(path: Path) -> dict[str, Any]:
             + ": give the folder of a model, such as adaptdel train writes"
         ) from None
     try:
-        check_format(settings.get("format"), FORMAT)
+        check_format(values.get("format"), FORMAT)
     except ValueError as error:
         raise ValueError(f"{config}: {error}") from None
     with _damaged(config):
-        check_choice("kind", settings.get("kind"), list(MODELS))
-    return settings
-
-
-def model_kind(path: Path) -> str:
-    """The kind of a saved model, one of `MODELS`."""
-    return str(_settings(path)["kind"])
-
-
-def read_noise(path: Path) -> tuple[Noise, Any]:
-    """The noise and the unit of a saved model, without its base classifier."""
-    settings = _settings(path)
-    with _damaged(path / CONFIG):
-        check_fields(settings, {"noise": "an object", "unit": "an object"})
-        return noise_from_dict(settings["noise"]), unit_from_dict(settings["unit"])
-
-
-def class_count(path: Path) -> int:
-    """The number of classes of the model in a folder, without reading its base classifier."""
-    return len(_settings(path)["classes"])
+        return from_plain(Settings, values)
 
 
 def data_columns(model: TextEstimator | Path, text: str | None, label: str | None) -> dict[str, Any]:
@@ -177,12 +200,9 @@ def data_columns(model: TextEstimator | Path, text: str | None, label: str | Non
 
     ``model`` is a model or the folder of a saved one.
     """
-    if isinstance(model, Path):
-        training = _read(model / TRAINING, _check_training) if (model / TRAINING).exists() else None
-    else:
-        training = getattr(model, "training_", None)
-    data = (training or {}).get("data") or {}
-    names = {"text": DATA.text, "label": DATA.label} | (data.get("columns") or {})
+    training = _record(model / TRAINING) if isinstance(model, Path) else model.records.training
+    with _damaged(model / TRAINING if isinstance(model, Path) else Path(TRAINING)):
+        names = {"text": DATA.text, "label": DATA.label} | (((training or {}).get("data") or {}).get("columns") or {})
     names |= {name: given for name, given in (("text", text), ("label", label)) if given is not None}
     return {name: check_text(f"the column {name}", names[name]) for name in ("text", "label")}
 
@@ -197,20 +217,6 @@ def check_free(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{out}: holds another model: choose another folder for --out, or --overwrite")
 
 
-def _read(path: Path, check: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
-    """The values of a file of a saved model; a record is checked by what is written of it in the model card."""
-    values = read_json(path, "a file of a saved model")
-    if check is not None:
-        with _damaged(path):
-            check(values)
-    return values
-
-
-def _check_training(record: dict[str, Any]) -> None:
-    training_text(record)
-    check_fields(record["data"], {"columns": "an object?"})
-
-
 @contextmanager
 def _damaged(path: Path) -> Iterator[None]:
     """Add the name of the file to an error."""
@@ -220,24 +226,104 @@ def _damaged(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         reason = " ".join(str(error if isinstance(error, ValueError) else repr(error)).split())
-        raise ValueError(f"{path}: damaged: {reason:.300}: save or copy the model anew") from None
+        raise ValueError(f"{path}: damaged: {reason:.300}: save or copy the model again") from None
 
 
-def _load_base(folder: Path, settings: dict[str, Any], config: Path, running: Mapping[str, Any]) -> BaseClassifier:
-    options = settings["options"]
-    with _damaged(config):
-        cls = CLASSIFIERS.get(settings["base"])
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: missing from a saved model: save or copy the model anew")
-    with _damaged(config):
-        cls.check_options(options)
-    cls.check_running(running)
-    try:
-        return cls.load(folder, **{**options, **running})
-    except ImportError:
-        raise
-    except Exception as error:  # for damaged files, libraries raise errors of many types
-        if isinstance(error, ValueError) and str(error).startswith((str(folder), *cls.running_options)):
-            raise
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise ValueError(f"{folder}: the model cannot be read ({reason}): save or copy it anew") from None
+# The model card
+
+_USE = """
+## Use
+
+```sh
+adaptdel certify MODEL --data test.csv --out RUN
+```
+
+```python
+from adaptdel.models import load
+
+certificate = load("this folder").certify(["a text"])[0]
+print(certificate.label, certificate.radius)  # no attacker with up to this many edits can change the label; -1: none
+```
+
+A certificate holds {}. It says that the answer stays the same, not that it is right.
+"""
+
+
+OPTIMISTIC = (
+    "The rates were searched for on labelled data; the trace is in `calibration.json`. Its figures are those of "
+    "the data that the rates were chosen on, and may be optimistic: certify other data."
+)
+
+
+def model_card(model: TextEstimator, settings: Settings) -> str:
+    """The card of a model, from its settings and records."""
+    from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table
+
+    training, calibration = model.records.training, model.records.calibration
+    trained = "" if training is None else f", trained with {training['method']}"
+    parts = [
+        "---\nlibrary_name: adaptdel\ntags: [certified-robustness]\n---",
+        f"# {settings.kind.capitalize()} classifier{trained}\n",
+        f"- Classes: {', '.join(markdown_text(str(label)) for label in settings.classes)}",
+        f"- Units: `{settings.unit.kind}`",
+        *(f"- {line}" for line in settings.plan.describe()),
+    ]
+    if settings.plan.decision_threshold is not None:
+        name = markdown_text(str(settings.classes[1]))
+        threshold = f"- Decision threshold for **{name}**: {settings.plan.decision_threshold:.4g}"
+        proved = (settings.protection or {}).get("sentence", "").replace("<", "&lt;")
+        parts.append(threshold + (f"; {proved}" if proved else ""))
+    parts += [
+        f"- Base classifier: {settings.base}, fingerprint `{settings.fingerprint[:16]}`",
+        f"- Written by adaptdel {settings.version}",
+    ]
+    if training is not None:
+        parts.append(training_text(training).replace("<", "&lt;"))
+    if calibration is not None:
+        lines = ["\n## Calibration\n", OPTIMISTIC, *(f"- **Warning**: {each}" for each in calibration["warnings"])]
+        if rows := calibration.get("classes"):
+            lines += ["", "By class, under the chosen rate:", "", class_table(rows[:SHOWN_CLASSES]).to_markdown()]
+        parts.append("\n".join(lines).replace("<", "&lt;"))
+    alpha = settings.plan.alpha
+    holds = f"with probability {1 - alpha:g} over the noise that is drawn for the input" if alpha else "always"
+    return "\n".join([*parts, *model.card(), _USE.format(holds)])
+
+
+def held_out_text(record: Mapping[str, Any]) -> str:
+    """The figures by class on held-out examples, from the record of a training; "" if they were not measured."""
+    held = record["held_out"]
+    if held is None:
+        if record["history"] is None or record.get("calibrated") or record["data"]["held_out"]:
+            return ""
+        return "no held-out examples: how accurate the model is on new texts is unknown"
+    chose = "" if record["settings"].get("model") == "linear" else ", which chose the weights that are kept"
+    recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:SHOWN_RECALLS])
+    absent = ", ".join(held["absent"][:SHOWN_RECALLS])
+    return (
+        f"{held['inputs']} held-out examples{chose}, by {held['votes']} votes without a decision threshold: clean "
+        f"accuracy {percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; recall "
+        f"by class: {recalls}" + (f"; unknown, since none is held out: {absent}" if absent else "")
+    )
+
+
+def training_text(record: Mapping[str, Any]) -> str:
+    """What the card says about the training."""
+    from adaptdel.certification.votes import noise_text
+    from adaptdel.core.noise import noise_from_dict
+
+    data, versions = record["data"], record["versions"]
+    lines = [
+        "\n## Training\n",
+        f"- Method: {record['method']}" + (f" at {record['rate']:.4g}" if record["rate"] is not None else ""),
+        f"- Data: {data['rows']} examples, {data['mean_length']:.4g} tokens on average; {data['held_out']} held out; "
+        f"SHA-256 `{data['digest'][:16]}`",
+        f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items() if value != '')}",
+        f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
+    ]
+    if record["noise"] is not None:
+        lines.insert(2, f"- Noise while training: {noise_text(noise_from_dict(record['noise']))}")
+    lines += [f"- Measured: {text}" for text in [held_out_text(record)] if text]
+    lines += [f"- **Warning**: {sentence}" for sentence in record["warnings"]]
+    if record.get("calibrated") is False:
+        lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
+    return "\n".join(lines)

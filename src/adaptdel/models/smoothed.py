@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from adaptdel.advice import few_kept
-from adaptdel.certification.certificate import MOST_VOTES, Certificate, Rule
+from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.sampling import SamplingPlan, Tally
-from adaptdel.classifiers.base import BaseClassifier, Prepared
+from adaptdel.certification.sampling import CALIBRATE, VoteOracle
+from adaptdel.certification.votes import AT_ONCE, EXACT_COPIES, MOST_VOTES, VotesPlan
+from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.callables import as_base
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.core.bounds import check_bound
-from adaptdel.core.checks import FloatArray, check_fields, check_int, check_probability
-from adaptdel.core.confidence import exact_shares
-from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.core.radius import check_noise
-from adaptdel.core.threat import Threat
-from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
-from adaptdel.models.model_files import CONFIG
-from adaptdel.progress import reporter
-from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
-from adaptdel.text.units import check_unit
+from adaptdel.core.checks import BoolArray, FloatArray, check_int, check_names
+from adaptdel.core.noise import Noise, NoNoise
+from adaptdel.core.threat import Threat, as_threat
+from adaptdel.models.estimator import Records, TextEstimator
+from adaptdel.models.model_files import MODELS
+from adaptdel.settings import CERTIFICATION, LINEAR, CalibrationSettings, default_noise
+from adaptdel.text.units import Tokens, check_unit
 
-_PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "copies")
-_FIELDS = {"noise": "an object", "ops": "a list", "alpha": "a number", "threshold": "a number?"}
-_FIELDS |= dict.fromkeys(("bound", "sampling"), "a text")
-_FIELDS |= dict.fromkeys(("seed", "n_select", "n_estimate", "copies"), "an integer")
+CERTIFIED = 100  # texts of a protected class that are certified to report radii, at most
+LEAST_SHARE = 0.01  # of the votes that decide for a protected class, at least
+_PLANNED = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold")  # fields of the plan
 
 
+@MODELS.add("smoothed")
 class SmoothedClassifier(TextEstimator):
-    """A smoothed classifier: its answer is the majority vote of a base classifier over noisy copies of the input.
+    """A smoothed classifier, whose prediction is the majority vote of a base classifier over noisy copies of the input.
 
     Args:
         base: one of `adaptdel.classifiers`, an object with scikit-learn's ``predict(list of texts)``, or a callable of
@@ -48,8 +45,8 @@ class SmoothedClassifier(TextEstimator):
         n_estimate: the number of independent votes that bound its probability.
         sampling: "adaptive" stops when more votes would hardly raise the radius, uses the selection votes that were not
             needed for the bound, and enumerates the copies of short inputs; "fixed" is the paper's protocol.
-        ops: what the attacker may do: "edit", or some of "del", "ins", "sub"; "edit" means "sub" under `Masking`, which
-            certifies nothing else.
+        ops: what the attacker may do: "edit", some of "del", "ins", "sub", or a `Threat`; "edit" means "sub" under
+            `Masking`, which certifies nothing else.
         bound: "tight" or "paper".
         unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
         seed: the seed of all noise.
@@ -62,7 +59,7 @@ class SmoothedClassifier(TextEstimator):
     After `fit`, ``base_`` is the base classifier, ``noise_`` the noise and ``classes_`` the labels.
     """
 
-    kind = "smoothed"
+    calibrates = "rate"
     run_options: ClassVar[tuple[str, ...]] = (  # what a run may change
         "alpha", "ops", "bound", "sampling", "n_select", "n_estimate", "seed", "threshold",
     )  # fmt: skip
@@ -76,7 +73,7 @@ class SmoothedClassifier(TextEstimator):
         n_select: int = CERTIFICATION.n_select,
         n_estimate: int = CERTIFICATION.n_estimate,
         sampling: str = CERTIFICATION.sampling,
-        ops: str | Iterable[str] = CERTIFICATION.ops,
+        ops: str | Iterable[str] | Threat = CERTIFICATION.ops,
         bound: str = CERTIFICATION.bound,
         unit: Any = CERTIFICATION.unit,
         seed: int = CERTIFICATION.seed,
@@ -113,31 +110,88 @@ class SmoothedClassifier(TextEstimator):
             tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed
         )
         self.classes_ = np.array(self.base_classifier().classes_)
-        for record in ("training_", "calibration_", "protection_", "texts_"):  # of another model
-            self.__dict__.pop(record, None)
+        self.records = Records()  # those of another model end here
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether inputs can be classified: after `fit`, or with a base classifier and a noise."""
         return hasattr(self, "base_") or (self.base is not None and self.noise is not None)
 
-    def predict(self, X: Sequence[Any]) -> Any:
-        """The answer to every input: the class with the most of up to ``n_select`` votes."""
-        certifier = self.certifier(n_estimate=0)
-        return label_array([certifier.base.label(tally.label) for _, tally in self._votes(certifier, X, "predictions")])
+    @property
+    def current_noise(self) -> Noise | None:
+        """The noise of `fit`, or the one that was given; None if there is none yet."""
+        return getattr(self, "noise_", None) or self.noise
+
+    @property
+    def plan(self) -> VotesPlan:
+        """The noise, the votes and how radii follow, checked."""
+        noise = self.current_noise
+        if noise is None:
+            raise ValueError("noise must be given, or chosen by fit, before inputs can be classified; got None")
+        threat = as_threat(self.ops, noise.certified_ops)
+        given = ((name, getattr(self, name)) for name in _PLANNED)  # of NumPy's types too, as from a grid search
+        settings = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
+        return VotesPlan(noise=noise, threat=threat, enumerates=self.sampling == "adaptive", **settings)
+
+    def prediction_plan(self) -> VotesPlan:
+        """The plan without estimation votes."""
+        return replace(self.plan, n_estimate=0)
+
+    def calibration_plan(self, settings: CalibrationSettings) -> VotesPlan:
+        """The plan by which candidate noises are measured, on random streams of its own; its noise is a placeholder.
+
+        The rates of the objective "balanced" are compared by the majority answer, whatever the threshold is.
+        """
+        noise, balanced = self.current_noise, settings.objective == "balanced"
+        if noise is not None and not noise.calibratable:
+            has_candidates = type(noise).calibration_candidates is not Noise.calibration_candidates
+            if not (balanced and has_candidates and not noise.sees_tokens()):
+                raise ValueError(
+                    "model must have a deletion noise to be calibrated, or for the objective 'balanced' one that "
+                    f"defines calibration_candidates, got {noise!r}"
+                )
+        if not hasattr(self, "base_") and self.base is None:
+            raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
+        return VotesPlan(
+            noise=NoNoise(),
+            threat=as_threat(self.ops),
+            bound=settings.bound or self.bound,
+            threshold=None if balanced or self.records.protection else self.threshold,  # a proved one is of one rate
+            alpha=self.alpha if settings.alpha is None else settings.alpha,
+            n_select=settings.n_select,
+            n_estimate=settings.n_estimate,
+            sampling="adaptive" if balanced else "fixed",
+            enumerates=balanced,
+            seed=settings.seed,
+            phases=CALIBRATE,
+        )
+
+    def use_noise(self, noise: Noise, base: BaseClassifier | None = None) -> None:
+        """Take a calibrated noise, and the base classifier if one was trained under it.
+
+        A threshold that was proved for another noise is removed.
+        """
+        self.noise = self.noise_ = noise
+        if self.records.protection is not None:
+            self.threshold = None
+            self.record(protection=None)
+        if base is not None:
+            self.base = self.base_ = base
+
+    def class_scores(self, number: int) -> VoteShares:
+        """The share of votes for a class."""
+        return VoteShares(self, number, (LEAST_SHARE, float(np.nextafter(1.0, 0.0)), 0.5 / self.n_select))
+
+    def oracle(self) -> VoteOracle:
+        """The base classifier, which votes."""
+        return VoteOracle(self.base_classifier())
 
     def predict_proba(self, X: Sequence[Any]) -> FloatArray:
         """The share of the ``n_select`` votes for every class; exact for short inputs."""
-        certifier = self.certifier(n_estimate=0, sampling="fixed")
-        results = self._votes(certifier, X, "predictions")
-        shares = np.zeros((len(results), len(certifier.base.classes_ or [])))
-        for row, (prepared, tally) in zip(shares, results, strict=True):
-            if tally.exact is not None:
-                noise = certifier.rule.noise.given(prepared.tokens)
-                row[:] = list(map(float, exact_shares(tally.exact.tolist(), noise, len(prepared.tokens))))
-            else:
-                row[:] = tally.selection / tally.selection.sum()
-        return shares
+        certifier = self.certifier(replace(self.prediction_plan(), sampling="fixed"))
+        observed = self._observed(certifier, X, "predictions")
+        shares = [evidence.class_scores(certifier.plan) for _, evidence in observed]
+        return np.array(shares, dtype=np.float64).reshape(len(shares), len(certifier.classes))
 
     def certify(self, X: Sequence[Any]) -> list[Certificate]:
         """A certificate for every input, in order.
@@ -146,55 +200,7 @@ class SmoothedClassifier(TextEstimator):
         `Certificate.abstained`.
         """
         check_int("n_estimate", self.n_estimate, least=1)
-        certifier = self.certifier()
-        results = self._votes(certifier, X, "certificates")
-        return [certifier.certificate(prepared, tally) for prepared, tally in results]
-
-    def certifier(self, **changes: Any) -> Certifier:
-        """The engine that certifies for this model; ``changes`` replace sampling settings."""
-        settings = {name: getattr(self, name) for name in ("alpha", "n_select", "n_estimate", "sampling", "seed")}
-        exact = self.sampling == "adaptive"
-        plan = SamplingPlan(self.rule(), **{**settings, "exact": exact, **changes})
-        return Certifier(self.base_classifier(), plan, self.unit)
-
-    def run_settings(self) -> dict[str, Any]:
-        """What certificates depend on besides the base classifier and the unit, as the manifest of a run states it."""
-        rule = self.rule()
-        return {
-            "noise": rule.noise.to_dict(),
-            "threshold": rule.threshold,
-            "ops": list(rule.ops),
-            "bound": rule.bound,
-            "alpha": self.alpha,
-            "sampling": self.sampling,
-            "votes": [self.n_select, self.n_estimate],
-            "seed": self.seed,
-        }
-
-    def answer_plan(self) -> dict[str, Any]:
-        """All that `predict` depends on besides the text and the seed, in plain values."""
-        certifier = self.certifier(n_estimate=0)
-        plan = certifier.plan
-        return {
-            "model": certifier.fingerprint,
-            "unit": certifier.unit.description(),
-            "noise": plan.rule.noise.to_dict(),
-            "threshold": plan.rule.threshold,
-            "sampling": plan.sampling,
-            "n_select": plan.n_select,
-            "exact": plan.exact,
-        }
-
-    def rule(self) -> Rule:
-        """The noise, the threat model and the bound, checked."""
-        noise = getattr(self, "noise_", None) or self.noise
-        if noise is None:
-            raise ValueError("noise must be given, or chosen by fit, before inputs can be classified; got None")
-        ops = Threat(noise.certified_ops if isinstance(self.ops, str) and self.ops == "edit" else self.ops)
-        check_noise(noise, ops)
-        check_bound(self.bound)
-        threshold = None if self.threshold is None else check_probability("threshold", self.threshold)
-        return Rule(noise, ops.ops, self.bound, threshold)
+        return super().certify(X)
 
     def base_classifier(self) -> BaseClassifier:
         """The base classifier: the fitted one, or the one that was given."""
@@ -207,76 +213,58 @@ class SmoothedClassifier(TextEstimator):
             raise ValueError(f"base must be fitted, or its labels named by classes=[...]: got {base!r}")
         return base
 
-    def to_settings(self) -> dict[str, Any]:
-        """What a folder holds beside the base classifier, in plain values."""
-        rule = self.rule()
-        values = {name: getattr(self, name) for name in _PLAIN}
-        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-        return {"noise": rule.noise.to_dict(), "ops": list(rule.ops), **plain}
+    def parameters(self) -> dict[str, Any]:
+        """What a folder holds besides base classifier, unit and plan."""
+        return {"copies": int(self.copies)}
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], base: BaseClassifier, unit: Any) -> Self:
-        """The model from what `to_settings` returned, checked, and its base classifier."""
-        check_fields(settings, _FIELDS)
-        if "threshold" not in settings:  # may be null, but not missing
-            raise ValueError("threshold is missing")
-        plain = {name: settings[name] for name in _PLAIN}
-        model = cls(base, noise_from_dict(settings["noise"]), ops=tuple(settings["ops"]), unit=unit, **plain)
-        plan = SamplingPlan(model.rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
-        plan.rule.check_classes(base.classes_ or [])
-        for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
-            check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
-        model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
+    def from_parts(cls, base: BaseClassifier, unit: Any, plan: VotesPlan, parameters: Mapping[str, Any]) -> Self:
+        """The model from its base classifier, its unit, its plan and `parameters`, checked."""
+        check_names("parameters", parameters, ("copies",))
+        copies = check_int("copies", parameters["copies"], least=1, most=MOST_VOTES)
+        settings = {name: getattr(plan, name) for name in _PLANNED}
+        model = cls(base, plan.noise, ops=plan.threat, unit=unit, copies=copies, **settings)
+        model.base_, model.noise_, model.classes_ = base, plan.noise, np.array(base.classes_)
+        model.certifier()  # checks the classes
         return model
 
-    def _votes(self, certifier: Certifier, X: Sequence[Any], noun: str) -> list[tuple[Prepared, Tally]]:
-        """The prepared inputs with their votes, in order; the first failure is raised."""
-        texts, report = listed(X), reporter(self.progress, noun)
-        prepared: list[Prepared] = []
 
-        def inputs() -> Iterator[Prepared]:
-            for number, (text, tokens) in enumerate(zip(texts, self.split(texts), strict=True)):
-                prepared.append(certifier.prepare_tokens(tokens, input_name(number, text)))
-                yield prepared[-1]
+@dataclass
+class VoteShares:
+    """The share of votes for a class, of as many votes as it takes to answer: see `ClassScores`.
 
-        done = None if report is None else lambda finished: report(finished, len(texts))
-        tallies = dict(certifier.votes(inputs(), done=done))
-        return [(prepared[number], tallies[number]) for number in range(len(texts))]
-
-
-class CertifyingPipeline:
-    """Called with a text or a list of texts, it returns dictionaries with label, score, radius and abstained."""
-
-    def __init__(self, model: SmoothedClassifier) -> None:
-        self.model = model
-
-    def __repr__(self) -> str:
-        return f"CertifyingPipeline({self.model!r})"
-
-    def __call__(self, inputs: str | Iterable[str]) -> Any:
-        """A dictionary for a text, a list of dictionaries for a list of texts."""
-        single = isinstance(inputs, (str, bytes))
-        certificates = self.model.certify([inputs] if single else list(inputs))
-        answers = [
-            {"label": c.label, "score": c.score, "radius": c.radius, "abstained": c.abstained} for c in certificates
-        ]
-        return answers[0] if single else answers
-
-
-def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> CertifyingPipeline:
-    """A pipeline for a smoothed classifier, its folder, a Hugging Face model's name or folder, or any base classifier.
-
-    A model that is not smoothed yet gets the ``noise``, or `adaptdel.settings.default_noise`. One that was not trained
-    on noisy copies may be inaccurate. ``settings`` are further arguments of `adaptdel.SmoothedClassifier`.
+    With adaptive sampling, the votes on a text end as soon as its share is clearly on one side of the threshold.
+    Whatever ends them at a threshold with this class as the answer does so at every lower one, too. Copies of short
+    texts may be enumerated: ``predict`` does so at once or not at all, ``certify`` also after some votes. Where the
+    answers could differ, a text exceeds a threshold if either does.
     """
-    if isinstance(model, (str, Path)) and (Path(model) / CONFIG).exists():
-        model = SmoothedClassifier.load(model)
-    if isinstance(model, SmoothedClassifier):
-        if noise is not None:
-            raise ValueError(f"noise must be None for a model that is smoothed already, got {noise!r}")
-        return CertifyingPipeline(copy(model).set_params(**settings))
-    if isinstance(model, (str, Path)):
-        from adaptdel.classifiers.transformers import TransformersClassifier
 
-        model = TransformersClassifier(str(model))
-    return CertifyingPipeline(SmoothedClassifier(model, noise or default_noise(), **settings))
+    model: SmoothedClassifier
+    number: int  # of the class, 0 or 1
+    grid: tuple[float, float, float]  # thresholds are at least half a vote apart
+    certified: int | None = CERTIFIED
+
+    def values(self, inputs: Sequence[Tokens]) -> None:
+        """Unknown: there are as many votes as the answer takes."""
+
+    def exceed(self, inputs: Sequence[Tokens], limit: float) -> BoolArray:
+        """Which inputs have a share above ``limit``, by the answers of the model itself."""
+        asked = copy(self.model)
+        replace(self, model=asked).set_threshold(limit)
+        plan = asked.prediction_plan()
+        exceeds = self._answers(asked.certifier(plan), inputs)
+        if plan.enumerates:
+            least = min(AT_ONCE, plan.n_select)
+            short = [n for n, each in enumerate(inputs) if least < plan.noise.choices(len(each)) <= EXACT_COPIES]
+            enumerated = asked.certifier(replace(plan, at_once=EXACT_COPIES, n_estimate=EXACT_COPIES))
+            exceeds[short] |= self._answers(enumerated, [inputs[n] for n in short])
+        return exceeds
+
+    def _answers(self, certifier: Certifier, inputs: Sequence[Tokens]) -> BoolArray:
+        prepared = certifier.prepared((f"text {number}", tokens) for number, tokens in enumerate(inputs))
+        answers = {number: votes.predicted(certifier.plan) for number, votes in certifier.observed(prepared)}
+        return np.array([answers[number] == self.number for number in range(len(inputs))], dtype=np.bool_)
+
+    def set_threshold(self, limit: float) -> None:
+        """The threshold of a model is that of class 1."""
+        self.model.threshold = limit if self.number == 1 else 1.0 - limit

@@ -7,8 +7,10 @@ is covered only if some input is split into it; the documentation of each unit s
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
@@ -16,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from adaptdel.core.checks import check_int
+from adaptdel.core.plain import READERS
 from adaptdel.core.registry import build
 
 Tokens = tuple[Hashable, ...]
@@ -38,7 +41,7 @@ class Unit(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """The unit as plain values; `unit_from_dict` is the inverse."""
-        return {"kind": self.kind}
+        return {"kind": self.kind, **vars(self)}
 
     def description(self) -> dict[str, Any] | None:
         """`to_dict`, or None for a unit that cannot be saved."""
@@ -47,7 +50,7 @@ class Unit(ABC):
 
 def _text(text: Any, unit: str) -> str:
     if not isinstance(text, str):
-        raise ValueError(f"an input must be a text (str) for the unit {unit!r}, got {type(text).__name__}")
+        raise ValueError(f"an input must be a string for the unit {unit!r}, got {type(text).__name__}")
     return text
 
 
@@ -117,7 +120,7 @@ def _bytes(data: Any) -> bytes:
         return data.encode("utf-8", "surrogatepass")
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
-    raise ValueError(f"an input must be bytes or a text (str), got {type(data).__name__}")
+    raise ValueError(f"an input must be bytes or a string, got {type(data).__name__}")
 
 
 @dataclass(frozen=True)
@@ -147,10 +150,6 @@ class Chunks(Unit):
         """Concatenate the chunks."""
         return b"".join(tokens)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the size."""
-        return {"kind": self.kind, "size": self.size}
-
 
 @dataclass(frozen=True)
 class Labelled(Unit):
@@ -179,7 +178,7 @@ class Labelled(Unit):
             raise ValueError(f"labels must be one for each of the {len(data)} bytes, got {len(labels)}")
         for kind in set(map(type, labels)):
             if not issubclass(kind, (int, np.integer, str)) or kind is bool:
-                raise ValueError(f"labels must be integers or texts, got {kind.__name__}")
+                raise ValueError(f"labels must be integers or strings, got {kind.__name__}")
         chunks: dict[Any, bytes] = {}
         start = 0
         for label, run in groupby(labels):
@@ -234,8 +233,10 @@ def unit_from_dict(values: Mapping[str, Any]) -> Unit:
     kind = values.get("kind") if isinstance(values, Mapping) else None
     if not isinstance(kind, str) or kind not in UNITS:
         raise ValueError(f"the kind of a unit must be one of {', '.join(sorted(UNITS))}, got {kind!r:.60}")
-    unit: Unit = build("unit", UNITS[kind], values)
-    return unit
+    return build("unit", UNITS[kind], values)
+
+
+READERS[Unit] = unit_from_dict
 
 
 def check_unit(unit: Any) -> Unit:
@@ -257,3 +258,53 @@ def check_unit(unit: Any) -> Unit:
     raise ValueError(
         f"unit must be one of word, char, byte, chunk:SIZE, labelled, a Unit or a pair (split, join), got {unit!r}"
     )
+
+
+def noun(unit: Mapping[str, Any] | None) -> str:
+    """What the tokens of a unit, as `Unit.description` gives it, are called."""
+    names = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
+    return names.get((unit or {}).get("kind", ""), "token")
+
+
+def units_per_character(unit: Mapping[str, Any] | None) -> int | None:
+    """How many tokens an edited character can change; None for units without characters.
+
+    >>> [units_per_character({"kind": kind}) for kind in ("word", "char", "byte", "chunk")]
+    [1, 1, 4, None]
+    """
+    return {"word": 1, "char": 1, "byte": 4}.get((unit or {}).get("kind", ""))
+
+
+def readable(value: Any) -> str:
+    """A text, bytes or a token as text."""
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("ascii", "backslashreplace")
+    return str(value)
+
+
+def content_key(tokens: Tokens) -> bytes:
+    """A hash of a token sequence, the same on every machine; 1, True, 1.0 and ``np.int64(1)`` are different tokens."""
+    digest = hashlib.blake2b(digest_size=32)
+    kinds = set(map(type, tokens))
+    if kinds <= {str} and not _has_surrogates(tokens):
+        digest.update(json.dumps(tokens).encode())  # quoted: different sequences have different JSON
+    elif kinds == {int} and min(tokens) >= 0 and max(tokens) < 256:  # type: ignore[type-var, operator]
+        digest.update(b"bytes:" + bytes(tokens))  # type: ignore[arg-type]
+    else:
+        digest.update(b"tokens:")
+        for token in tokens:
+            kind = type(token).__name__
+            if isinstance(token, np.generic):  # whose names and repr differ between versions
+                kind, token = f"numpy.{token.dtype.name}", token.item()
+            data = repr(token).encode("utf-8", "surrogatepass")
+            digest.update(f"{kind}:{len(data)}:".encode() + data)
+    return digest.digest()
+
+
+def _has_surrogates(texts: Iterable[Any]) -> bool:
+    """Whether a text contains half a surrogate pair; in JSON, two halves would look like one character."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
