@@ -11,8 +11,19 @@ import pytest
 
 from adaptdel import Deletion, certified_frontier, certified_radius, certify_general, pairwise_bounds
 from adaptdel.core.general import longest_common_subsequence
+from adaptdel.core.rates import Rate
 from adaptdel.core.threat import EVERY_SET
-from tests.exact import neighbours, probabilities, random_classifier, random_rate, round_down, round_up, seeds
+from tests.exact import (
+    TableRate,
+    Word,
+    neighbours,
+    probabilities,
+    random_classifier,
+    random_rate,
+    round_down,
+    round_up,
+    seeds,
+)  # fmt: skip
 
 MOST = 400
 
@@ -29,7 +40,7 @@ def check_case(seed: int) -> tuple[int, int]:
     answer = max(range(classes), key=lambda y: exact[y])
     p1 = round_down(exact[answer])
     p2 = None if classes == 2 else round_up(max(p for y, p in enumerate(exact) if y != answer))
-    known: dict[tuple[int, ...], list[Fraction]] = {}
+    known: Known = {}
     certified = checked = 0
     for ops in EVERY_SET:
         tight = certified_radius(p1, p2, length=length, noise=noise, ops=ops)
@@ -38,7 +49,7 @@ def check_case(seed: int) -> tuple[int, int]:
         if tight < 1:
             continue
         certified += 1
-        for other, distance in neighbours(word, alphabet, ops, min(tight, 4), MOST):
+        for other, distance in neighbours(word, range(alphabet), ops, min(tight, 4), MOST):
             if other not in known:
                 known[other] = probabilities(other, classify, rate, classes)
             shares = known[other]
@@ -49,15 +60,11 @@ def check_case(seed: int) -> tuple[int, int]:
     return certified, checked
 
 
-def check_bounds(
-    rng: random.Random,
-    word: tuple[int, ...],
-    rate: object,
-    exact: Sequence[Fraction],
-    known: dict[tuple[int, ...], list[Fraction]],
-) -> None:
+Known = dict[Word, list[Fraction]]
+
+
+def check_bounds(rng: random.Random, word: Word, rate: Rate, exact: Sequence[Fraction], known: Known) -> None:
     """paper <= tight <= truth at a few neighbours, for the longest and for shorter common subsequences."""
-    assert isinstance(rate, object)
     for other in rng.sample(sorted(known), min(4, len(known))):
         longest = longest_common_subsequence(word, other)
         for common in {longest, rng.randrange(longest + 1)}:
@@ -97,7 +104,7 @@ def test_no_frontier_is_violated(seed: int, threshold: float | None) -> None:
             reached = {word}
             for op, count in (("del", min(dels, 3)), ("ins", min(inss, 2)), ("sub", min(subs, 3))):
                 for _ in range(count):
-                    reached |= {n for w in reached for n, d in neighbours(w, 2, (op,), 1, 10**6) if d == 1}
+                    reached |= {n for w in reached for n, d in neighbours(w, range(2), (op,), 1, 10**6) if d == 1}
             for other in list(reached)[:200]:
                 assert (probabilities(other, classify, rate, 2)[1] > level) == answer
 
@@ -113,11 +120,8 @@ def test_content_dependent_rates(seed: int) -> None:
     def rate(tokens: tuple[object, ...]) -> float:
         return 1 - random.Random(hash((salt, tokens))).random() * 0.08
 
-    def truth(tokens: tuple[int, ...]) -> list[Fraction]:
-        from tests.exact import TableRate
-
-        ticks = round(rate(tokens) * 2**32)
-        return probabilities(tokens, classify, TableRate((ticks,)), 2)
+    def truth(tokens: Word) -> list[Fraction]:
+        return probabilities(tokens, classify, TableRate((round(rate(tokens) * 2**32),)), 2)
 
     exact = truth(word)
     answer = int(exact[1] > exact[0])
@@ -126,6 +130,6 @@ def test_content_dependent_rates(seed: int) -> None:
         arguments = {"sequence": word, "rate": rate, "vocabulary": (0, 1), "ops": ops, "max_radius": 3}
         radius = certify_general(p1, **arguments)  # type: ignore[arg-type]
         assert certify_general(p1, **arguments, bound="paper") <= radius  # type: ignore[arg-type]
-        for other, _ in neighbours(word, 2, ops, max(radius, 0), 10**6):
+        for other, _ in neighbours(word, range(2), ops, max(radius, 0), 10**6):
             if radius >= 0:
                 assert truth(other)[answer] > Fraction(1, 2)

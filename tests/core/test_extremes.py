@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,11 @@ from flint import arb, ctx
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius, rigorous_radius
 from adaptdel.core.bounds import lower, tolerance, upper
 from adaptdel.core.checks import FloatArray
-from adaptdel.core.confidence import exact_bounds
 from adaptdel.core.noise import Noise
-from adaptdel.core.rates import DENOMINATOR, BinnedRate, InterpolatedRate, Rate
+from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.rigorous import PRECISIONS, _decide, _margin, _Pair, _Unresolved
 from adaptdel.core.threat import EVERY_SET, Threat
-from tests.exact import random_rate, seeds
+from tests.exact import seeds
 
 
 @dataclass(frozen=True)
@@ -225,33 +223,3 @@ def test_at_a_threshold_of_1_nothing_can_change(ops: tuple[str, ...], bound: str
         reach = Threat(ops).search_limit(4)
         assert certified_radius(p, threshold=1.0, **arguments) == reach
         assert rigorous_radius(p, threshold=1.0, **arguments) == reach
-
-
-def check_whole(seed: int) -> bool:
-    """A class of all copies of fewer than some number of tokens is an integer of subsequences, rounded to a double."""
-    rng = random.Random(seed)
-    rates: list[Rate] = [
-        random_rate(rng, lengths=16),
-        LengthRate(rng.uniform(0.3, 0.95), rng.choice([1, 2, rng.uniform(0, 6)])),
-        BinnedRate([0, 4, 7, 9], [rng.choice([1, 2, 3, 4, rng.uniform(0.5, 6)]) for _ in range(4)]),
-        InterpolatedRate([2, 5, 9], [rng.uniform(0.5, 5) for _ in range(3)]),
-    ]
-    noise, length = Deletion(rng.choice(rates)), rng.randrange(1, 13)
-    cut = rng.randrange(1, length + 1)
-    ways = [comb(length, size) for size in range(length + 1)]
-    counts = [ways[:cut] + [0] * (length + 1 - cut), [0] * cut + ways[cut:]]
-    threshold, label = rng.choice([None, None, 0.05, 0.25, rng.random()]), rng.randrange(2)
-    p1, p2 = exact_bounds(counts, label, noise, length)
-    arguments: dict[str, Any] = {"length": length, "noise": noise, "ops": rng.choice(EVERY_SET), "bound": "paper"}
-    rival = None if threshold is not None or rng.random() < 0.3 else p2
-    radius = certified_radius(p1, rival, threshold=threshold, **arguments)
-    if not 0 < radius <= 60:
-        return False
-    assert rigorous_radius(p1, rival, threshold=threshold, **arguments) >= radius, seed
-    return True
-
-
-@pytest.mark.parametrize("block", seeds((4, 100), slow=(12, 500)), ids=str)
-def test_whole_numbers_of_subsequences_are_whole_in_balls(block: range) -> None:
-    """Or honest certificates under the paper's bound, which rounds them, would be refused."""
-    assert sum(map(check_whole, block)) >= 0.2 * len(block)

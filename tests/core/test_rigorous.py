@@ -8,8 +8,8 @@ import pytest
 
 from adaptdel import Deletion, LengthRate, Masking, certified_radius, rigorous_radius
 from adaptdel.core.noise import Noise
-from adaptdel.core.rates import DENOMINATOR, BinnedRate, FixedRate, Rate
-from adaptdel.core.rigorous import _Pair, _Unresolved, rigorous_lower_confidence
+from adaptdel.core.rates import DENOMINATOR, BinnedRate, FixedRate
+from adaptdel.core.rigorous import rigorous_lower_confidence
 from adaptdel.core.threat import EVERY_SET
 from tests.exact import TableRate, random_rate, seeds
 
@@ -96,21 +96,3 @@ def test_unanimous_votes_where_sums_are_far_apart() -> None:
     assert certified_radius(1.0, length=30, noise=noise, ops=["del"]) == 30
     assert rigorous_radius(1.0, length=30, noise=noise, ops=["del"]) == 30
     assert rigorous_radius(0.0, length=30, noise=noise, ops=["del"], threshold=0.3) == 30
-
-
-@pytest.mark.parametrize("rate", [FixedRate(0.9), LengthRate(0.7, 6), FixedRate(0.5)], ids=repr)
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_walk_ends_where_it_does_from_the_other_end(rate: Rate, kept: bool) -> None:
-    import flint
-
-    for length, other, common in ((40, 41, 38), (12, 10, 9), (5, 5, 4), (3, 3, 0)):
-        for target in (1e-30, 0.001, 0.25, 0.5, 0.9, 0.999999, 1.0, 1.5):
-            with flint.ctx.workprec(256):
-                pair, mass = _Pair(Deletion(rate), length, other, common), flint.arb(target)
-                try:
-                    up, down = (walk(mass, kept, False) for walk in (pair._walk_up, pair._walk_down))
-                except _Unresolved:  # a tie
-                    continue
-                assert up[0] == down[0]
-                for a, b in zip(up[1:], down[1:], strict=True):
-                    assert abs(float(a) - float(b)) < 1e-60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import comb, inf, log10
+from math import comb, log10
 
 import numpy as np
 import pytest
@@ -82,20 +82,6 @@ def test_the_covering_radius_reaches_every_text_of_the_length_and_no_smaller_one
     assert Threat("edit").covering_radius(0) == 1
 
 
-def character_ball(text: str, radius: int) -> set[str]:
-    """All texts within so many edits of characters."""
-    texts = {text}
-    for _ in range(radius):
-        new = set(texts)
-        for given in texts:
-            for place in range(len(given) + 1):
-                new |= {given[:place] + letter + given[place:] for letter in ALPHABET}
-                new.add(given[:place] + given[place + 1 :])
-                new |= {given[:place] + letter + given[place + 1 :] for letter in ALPHABET}
-        texts = new
-    return texts
-
-
 @pytest.mark.parametrize("text", ["a", "ab a", "a b", "aa b ab", " a  b ", "a b a b", ""])
 @pytest.mark.parametrize("radius", [1, 2])
 def test_every_text_within_so_many_character_edits_is_covered(text: str, radius: int) -> None:
@@ -106,8 +92,8 @@ def test_every_text_within_so_many_character_edits_is_covered(text: str, radius:
         covered |= dict(zip(other.tolist(), shared.tolist(), strict=True))
     for other, shared in CHARACTERS.whole_ball(len(words), radius):
         pairs |= set(zip(other.tolist(), shared.tolist(), strict=True))
-    for neighbour in character_ball(text, radius):
-        changed = neighbour.split()
+    for neighbour, _ in neighbours((*text,), ALPHABET, ("del", "ins", "sub"), radius):
+        changed = "".join(neighbour).split()
         if changed != words:
             least = longest_common_subsequence(words, changed)
             assert covered[len(changed)] <= least
@@ -138,7 +124,7 @@ def test_no_ball_is_smaller(ops: tuple[str, ...], alphabet: int, length: int) ->
     for radius in range(4 if alphabet < 3 else 3):
         claimed = log10_cardinality(radius, length=length, ops=ops, vocab_size=alphabet)
         sizes = [
-            len(list(neighbours(word, alphabet, ops, radius, 10**9)))
+            len(list(neighbours(word, range(alphabet), ops, radius, 10**9)))
             for word in product(range(alphabet), repeat=length)
         ]
         assert claimed == pytest.approx(log10(min(sizes)), abs=1e-9)
@@ -153,13 +139,6 @@ def test_sums_of_the_design(n: int, r: int, V: int) -> None:
     assert log10_cardinality(r, length=n, ops=["sub"], vocab_size=V) == pytest.approx(log10(hamming), rel=1e-10)
     edit = sum(comb(n + j, i) * (V - 1) ** i for i in range(r + 1) for j in range(i - r, r + 1) if n + j >= 0)
     assert log10_cardinality(r, length=n, vocab_size=V) == pytest.approx(log10(edit), rel=1e-10)
-
-
-def test_the_region_grows_with_the_radius() -> None:
-    sizes = [log10_cardinality(r, length=100) for r in range(-1, 30)]
-    assert sizes[0] == -inf
-    assert sizes[1] == 0
-    assert sizes == sorted(sizes)
 
 
 def test_a_large_region_is_quick_enough() -> None:

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy  # its parts are imported when they are first used
 
 from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, FloatArray, check_int, check_probabilities
 from adaptdel.core.noise import TINY, Deletion, Overlap, at_least_tiny
@@ -131,7 +131,7 @@ def below(count: FloatArray, trials: FloatArray, success: FloatArray, failure: F
     inside = (count >= 1) & (count <= trials)
     a = np.where(inside, trials - count + 1, 1.0)
     b = np.where(inside, count, 1.0)
-    return np.where(inside, special.betainc(a, b, failure), np.where(count < 1, 0.0, 1.0))
+    return np.where(inside, scipy.special.betainc(a, b, failure), np.where(count < 1, 0.0, 1.0))
 
 
 def quantile(mass: FloatArray, trials: FloatArray, success: FloatArray, failure: FloatArray) -> FloatArray:
@@ -144,7 +144,7 @@ def quantile(mass: FloatArray, trials: FloatArray, success: FloatArray, failure:
     array([0., 1.])
     """
     spread = np.sqrt(trials * success * failure)
-    score = special.ndtri(np.clip(mass, 1e-300, 1.0 - 1e-16))
+    score = scipy.special.ndtri(np.clip(mass, 1e-300, 1.0 - 1e-16))
     skew = (failure - success) / 6.0
     guess = np.rint(trials * success + spread * score + skew * (score * score - 1.0) - 0.5)
     y = np.clip(guess, 0.0, trials)
@@ -212,19 +212,9 @@ def _counts(overlap: Overlap, kept: BoolArray) -> Counts:
     )
 
 
-def _ordered_counts(overlap: Overlap) -> Counts:
-    """Count kept tokens if ψ < ψ', deleted tokens otherwise: then ρ decreases."""
-    return _counts(overlap, overlap.psi < overlap.other_psi)
-
-
-def _select(overlap: Overlap, where: BoolArray) -> Overlap:
-    return Overlap(
-        overlap.inside[where],
-        overlap.other_inside[where],
-        overlap.common[where],
-        overlap.psi[where],
-        overlap.other_psi[where],
-    )
+def _ordered_counts(overlap: Overlap, where: BoolArray) -> Counts:
+    """Some of the counts: of kept tokens if ψ < ψ', of deleted tokens otherwise, so that ρ decreases."""
+    return Counts(*(column[where] for column in _counts(overlap, overlap.psi < overlap.other_psi)))
 
 
 def _envelope(u: FloatArray, counts: Counts) -> FloatArray:
@@ -255,18 +245,13 @@ def _other_classes(p: FloatArray, overlap: Overlap) -> FloatArray:
     envelope = np.minimum(u, 1.0)
     differ = ~same & (u < 1)
     if differ.any():
-        envelope[differ] = _envelope(u[differ], _ordered_counts(_select(overlap, differ)))
+        envelope[differ] = _envelope(u[differ], _ordered_counts(overlap, differ))
     return np.asarray(np.maximum(overlap.other_inside * (1 - envelope) * (1 - 16 * EPS), 0.0))
 
 
 def tight_lower(p: FloatArray, overlap: Overlap) -> FloatArray:
     """A lower bound on the probability at x' of a class that has at least probability p at x."""
     return _other_classes(1 - p, overlap)
-
-
-def tight_upper(p: FloatArray, overlap: Overlap) -> FloatArray:
-    """An upper bound on the probability at x' of a class that has at most probability p at x."""
-    return np.minimum(1 - _other_classes(p, overlap) + EPS, 1.0)
 
 
 def attainable(level: float, overlap: Overlap) -> BoolArray:
@@ -285,13 +270,13 @@ def tolerance(level: float, overlap: Overlap) -> FloatArray:
     reachable = attainable(level, overlap)
     if not reachable.any():
         return result
-    overlap = _select(overlap, reachable)
+    overlap = Overlap(**{name: column[reachable] for name, column in vars(overlap).items()})
     spent = level / overlap.other_inside
     slack = 1 - spent - 8 * EPS * (spent + 1)
     inverse = slack.copy()
     differ = (overlap.psi != overlap.other_psi) & (slack > 0)
     if differ.any():
-        inverse[differ] = _inverse_envelope(slack[differ], _ordered_counts(_select(overlap, differ)))
+        inverse[differ] = _inverse_envelope(slack[differ], _ordered_counts(overlap, differ))
     product = overlap.inside * inverse * (1 - 16 * EPS)
     product = np.where(product < TINY, 0.0, product)
     result[reachable] = np.where((slack > 0) & (inverse >= 0), product, -1.0)
@@ -420,7 +405,7 @@ def register_bound(name: str) -> Callable[[LowerBound], LowerBound]:
 
     The function gets lower bounds on the probability of a class at an input, an array of shape (neighbours,), and the
     `Overlap` of the input with each neighbour. It returns lower bounds on the probability of the class at the
-    neighbours, rounded down. Upper bounds follow from it for all other classes together. Its proof is yours: adaptdel
+    neighbours, rounded down. Upper bounds follow from it for all other classes together. You have to prove it: adaptdel
     cannot check it, and reports and `adaptdel verify` say so.
 
     >>> @register_bound("doubled_loss")
@@ -456,10 +441,9 @@ def lower(p: FloatArray, overlap: Overlap, bound: str = "tight") -> FloatArray:
 
 def upper(p: FloatArray, overlap: Overlap, bound: str = "tight") -> FloatArray:
     """The upper bound of the given name, for arrays of one shape."""
-    if bound == "tight":
-        return tight_upper(p, overlap)
-    if bound == "paper":
-        return np.where(_printed(overlap), paper_upper(p, overlap), tight_upper(p, overlap))
+    if bound in OWN_BOUNDS:
+        tight = np.minimum(1 - _other_classes(p, overlap) + EPS, 1.0)
+        return tight if bound == "tight" else np.where(_printed(overlap), paper_upper(p, overlap), tight)
     others = np.where(p > 0, np.maximum(np.nextafter(1 - p, -1.0), 0.0), 1.0)
     return np.minimum(1 - lower(others, overlap, bound) + EPS, 1.0)
 

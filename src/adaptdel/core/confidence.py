@@ -15,7 +15,7 @@ from typing import overload
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy  # its parts are imported when they are first used
 
 from adaptdel.core.bounds import capped_rival, complement, round_down, round_up, sum_error
 from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, check_alpha, check_int, check_ints, check_list
@@ -68,13 +68,13 @@ def _lower(count: int, total: int, alpha: float) -> float:
     if not count:
         return 0.0
     a, b = float(count), float(total - count + 1)
-    guess = float(special.betaincinv(a, b, alpha))
+    guess = float(scipy.special.betaincinv(a, b, alpha))
     if not isfinite(guess):  # (alpha / C(n, x))^(1/x) is a valid bound, for arguments where the inverse fails
-        guess = min(exp((log(alpha) + float(special.betaln(a, b)) + log(a)) / a), 1.0)
+        guess = min(exp((log(alpha) + float(scipy.special.betaln(a, b)) + log(a)) / a), 1.0)
     step = 2.0**-42
     low = guess * (1 - step)
     # The bound is decided by the sum, not by its inverse.
-    while not special.betainc(a, b, low) * (1 + sum_error(a + b, low, 1 - low)) <= alpha:  # type: ignore[arg-type]
+    while not scipy.special.betainc(a, b, low) * (1 + sum_error(a + b, low, 1 - low)) <= alpha:  # type: ignore[arg-type]
         step = min(step * 2, 1.0)
         low = guess * (1 - step)
     return low

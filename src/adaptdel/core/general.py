@@ -28,7 +28,7 @@ class ContentDeletion(Noise):
     """Delete each token independently, at a rate that depends on all tokens of the input.
 
     A subclass defines `rate_of`; `register_noise` makes it loadable. The certificate visits every neighbour that can be
-    made of the input with the tokens of a vocabulary (Algorithm CertifyGeneral of the paper), and holds for these only.
+    made from the input with the tokens of a vocabulary (Algorithm CertifyGeneral of the paper) and holds only for them.
     The cost is exponential in the radius, so this is for short texts, small vocabularies and small radii.
 
     Attributes:
@@ -202,23 +202,11 @@ def certify_general(
 ) -> int:
     """The certified radius under a rate that depends on the content (Algorithm CertifyGeneral of the paper).
 
-    See `ContentDeletion`, which is the same as a noise for `SmoothedClassifier`.
-
-    Args:
-        p1: (a lower bound on) the probability of the predicted class.
-        p2: (an upper bound on) the probability of every other class; 1 − p1 by default.
-        sequence: the tokens of the input. Two tokens are the same if they have the same type and are equal (texts,
-            bytes, numbers and tuples of these), or if they are the same object.
-        rate: the deletion rate of a tuple of tokens. It is rounded to a multiple of 2**-32 by
-            `adaptdel.core.rates.dyadic`; the sampler has to use the same rounding.
-        vocabulary: the tokens that the attacker may insert. The guarantee holds for these only.
-        ops: the operations of the attacker.
-        bound: "tight", "paper" or a registered one.
-        max_radius: the radius at which the search stops.
-        limit: the largest number of neighbours to visit; a larger ball raises ValueError.
-
-    Returns:
-        The radius; −1 if not even the prediction for the unedited input is certain.
+    See `ContentDeletion`, which is the same as a noise for `SmoothedClassifier`, for ``vocabulary``, ``max_radius`` and
+    ``limit``, and `certified_radius` for the other arguments and the result. ``sequence`` are the tokens of the input:
+    two tokens are the same if they have the same type and are equal (strings, bytes, numbers and tuples of these), or
+    if they are the same object. ``rate`` gives the deletion rate of a tuple of tokens. It is rounded to a multiple of
+    2**-32 by `adaptdel.core.rates.dyadic`; the sampler has to use the same rounding.
 
     >>> rate = lambda tokens: 0.9 if "!" in tokens else 0.8
     >>> certify_general(0.9, sequence="ab!", rate=rate, vocabulary="ab!", ops=["ins"])

@@ -28,10 +28,8 @@ covered.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -108,12 +106,14 @@ class Margin:
         Table of synonyms or not, the attacker is assumed to write any word.
         """
         falling = np.sort(np.maximum(self.deletion, 0))[::-1]
-        plain, raised = _prefix_sums(falling, 0), _prefix_sums(np.maximum(falling, self.insertion), self.insertion)
-
-        def loss(r: int) -> int:
-            return plain(r) + r * self.insertion + raised(2 * r) - raised(r)
-
-        return bisect_right(range(limit + 1), self.slack, key=loss) - 1
+        removed, raised = _cumulative(falling), _cumulative(np.maximum(falling, self.insertion))
+        r, last = np.arange(len(removed)), len(falling)
+        beyond = np.maximum(2 * r - last, 0)  # edits behind the last token, each of which costs an insertion
+        losses = removed + r * self.insertion + raised[np.minimum(2 * r, last)] + beyond * self.insertion - raised
+        edits = int(np.searchsorted(losses, self.slack, side="right")) - 1
+        if edits == last:  # from here on, an edit costs two insertions
+            edits = edits + (self.slack - int(losses[-1])) // (2 * self.insertion) if self.insertion else limit
+        return min(edits, limit)
 
     def joint_loss(self, deletions: int, substitutions: int) -> IntArray:
         """The largest loss by d deletions and s substitutions, for all d and s up to these, shape (d + 1, s + 1).
@@ -125,14 +125,9 @@ class Margin:
         removed = _cumulative(np.sort(np.maximum(self.deletion, 0))[::-1])
         replaced = _cumulative(np.sort(np.maximum(self.substitution, 0))[::-1])
         last = len(removed) - 1
-        if self.is_unrestricted:
+        if (self.substitution - self.deletion == self.insertion).all():  # the worst token may replace every token
             return replaced[np.minimum(s, last)] + removed[np.minimum(d + s, last)] - removed[np.minimum(s, last)]
         return np.asarray(replaced[np.minimum(s, last)] + removed[np.minimum(d, last)])
-
-    @cached_property
-    def is_unrestricted(self) -> bool:
-        """Whether the worst token may replace every token."""
-        return bool((self.substitution - self.deletion == self.insertion).all())
 
     def worst_edits(self, threat: Threat, edits: int) -> list[TokenEdit]:
         """The edits with the largest loss, at most ``edits`` of them; edits that cost nothing are left out."""
@@ -249,17 +244,6 @@ def frontier(rivals: Sequence[Margin], threat: Threat, length: int) -> list[tupl
     beyond = np.pad(most, ((0, 1), (0, 1)), constant_values=-1)
     maximal = (most >= 0) & (most > beyond[1:, :-1]) & (most > beyond[:-1, 1:])
     return [(int(d), int(most[d, s]), int(s)) for d, s in zip(*np.nonzero(maximal), strict=True)]
-
-
-def _prefix_sums(values: IntArray, beyond: int) -> Callable[[int], int]:
-    """The sum of the first k values, as a function of k; every value behind the last one is ``beyond``."""
-    sums = _cumulative(values)
-
-    def total(k: int) -> int:
-        inside = min(k, len(values))
-        return int(sums[inside]) + (k - inside) * beyond
-
-    return total
 
 
 def _cumulative(values: IntArray) -> IntArray:

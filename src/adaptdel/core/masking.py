@@ -41,7 +41,7 @@ class Masking(Noise):
         return round(check_int("length", length, most=LARGEST_LENGTH) * self.fraction)
 
     def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        """Keep the tokens with the smallest random keys; a row whose choice is a tie is drawn anew."""
+        """Keep the tokens with the smallest random keys; a row whose choice is a tie is drawn again."""
         keep = length - self.masks(length)
         if keep in (0, length):
             return np.full((size, length), keep > 0)

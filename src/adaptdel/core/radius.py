@@ -26,7 +26,7 @@ from adaptdel.core.checks import (
     check_probabilities,
     check_probability,
 )
-from adaptdel.core.noise import Neighbours, Noise
+from adaptdel.core.noise import Neighbours, Noise, Overlap
 from adaptdel.core.threat import BLOCK, Threat, as_threat
 
 Test = Callable[..., BoolArray]  # of the columns of neighbours
@@ -82,30 +82,26 @@ class ToleranceTable:
         self._known: dict[int, float] = {}
         self._filled: FloatArray | None = None
         self.limit = threat.search_limit(length)
-        self.reach = largest(self._attainable, 0, self.limit, self._guess())
+        guess = 1  # about how many edits leave the level attainable
+        if (nearest := next(self._overlaps(1), None)) is not None:
+            share = min(float(nearest.inside.min()), float(nearest.other_inside.min()))
+            guess = min(int(log(max(level, 1e-9)) / log(share)), self.limit) if 0 < share < 1 else 1
 
-    def _guess(self) -> int:
-        """About how many edits leave the level attainable."""
-        pairs = next(self._ball(1), None)
-        if pairs is None:
-            return 1
-        overlap = self.noise.overlap(self.length, *pairs)
-        share = min(float(overlap.inside.min()), float(overlap.other_inside.min()))
-        return min(int(log(max(self.level, 1e-9)) / log(share)), self.limit) if 0 < share < 1 else 1
+        def is_attainable(radius: int) -> bool:
+            return all(bool(attainable(level, overlap).all()) for overlap in self._overlaps(radius))
+
+        self.reach = largest(is_attainable, 0, self.limit, guess)
 
     def _ball(self, radius: int) -> Iterator[Neighbours]:
         return self.noise.ball(self.length, radius, self.threat, shortest_only=self.noise.shortest_is_worst)
 
-    def _attainable(self, radius: int) -> bool:
-        return all(
-            bool(attainable(self.level, self.noise.overlap(self.length, *pairs)).all()) for pairs in self._ball(radius)
-        )
+    def _overlaps(self, radius: int) -> Iterator[Overlap]:
+        return (self.noise.overlap(self.length, *pairs) for pairs in self._ball(radius))
 
     def tolerance(self, radius: int) -> float:
         """The largest q with which ``radius`` >= 1 is certified; −1 if there is none."""
         if radius not in self._known:
-            overlaps = (self.noise.overlap(self.length, *pair) for pair in self._ball(radius))
-            tolerances = (float(tolerance(self.level, overlap).min()) for overlap in overlaps)
+            tolerances = (float(tolerance(self.level, overlap).min()) for overlap in self._overlaps(radius))
             self._known[radius] = min(tolerances, default=-1.0) if radius <= self.reach else -1.0
         return self._known[radius]
 
@@ -126,23 +122,18 @@ class ToleranceTable:
         """The tolerances of radii 1 to ``reach``, which decrease."""
         if self._filled is None:
             table = np.full(self.reach, inf)
-            for radii, other, common in self._shells():
-                np.minimum.at(table, radii - 1, tolerance(self.level, self.noise.overlap(self.length, other, common)))
+            parts: list[tuple[IntArray, IntArray, IntArray]] = []  # (radius, n', N) that wait for a block
+            for radius in range(1, self.reach + 1):
+                for other, common in self._ball(radius):
+                    new = self.threat.cost(self.length, other, common) == radius  # that no smaller radius reaches
+                    parts.append((np.full(int(new.sum()), radius), other[new], common[new]))
+                if radius == self.reach or sum(len(part[0]) for part in parts) >= BLOCK:
+                    radii, other, common = (np.concatenate(column) for column in zip(*parts, strict=True))
+                    overlap = self.noise.overlap(self.length, other, common)
+                    np.minimum.at(table, radii - 1, tolerance(self.level, overlap))
+                    parts = []
             self._filled = np.minimum.accumulate(table)
         return self._filled
-
-    def _shells(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-        """Blocks of (radius, n', N): the pairs that each radius adds to the previous one."""
-        parts: list[tuple[IntArray, IntArray, IntArray]] = []
-        size = 0
-        for radius in range(1, self.reach + 1):
-            for other, common in self._ball(radius):
-                new = self.threat.cost(self.length, other, common) == radius
-                parts.append((np.full(int(new.sum()), radius), other[new], common[new]))
-                size += len(parts[-1][0])
-            if size >= BLOCK or radius == self.reach:
-                yield tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[misc]
-                parts, size = [], 0
 
 
 cached_table = lru_cache(maxsize=8192)(ToleranceTable)
@@ -182,23 +173,18 @@ def check_noise(noise: object, threat: Threat) -> Noise:
     return noise
 
 
-def pair_test(p1: float, p2: float, noise: Noise, length: int, bound: str) -> Test:
-    """A test of neighbours: whether a class of probability p1 provably stays ahead of one of probability p2."""
+def neighbour_test(p1: float, p2: float, noise: Noise, length: int, bound: str, threshold: float | None) -> Test:
+    """A test of neighbours: whether the prediction provably stays the same.
+
+    A class of probability p1 stays ahead of one of probability p2; with a threshold, class 1 of probability p1 stays on
+    its side of it.
+    """
 
     def holds(*neighbours: IntArray) -> BoolArray:
         overlap = noise.overlap(length, *neighbours)
         p, q = np.full(overlap.common.shape, p1), np.full(overlap.common.shape, p2)
-        return lower(p, overlap, bound) > upper(q, overlap, bound)
-
-    return holds
-
-
-def threshold_test(p1: float, threshold: float, noise: Noise, length: int, bound: str) -> Test:
-    """A test of neighbours: whether class 1, of probability p1, provably stays on its side of the threshold."""
-
-    def holds(*neighbours: IntArray) -> BoolArray:
-        overlap = noise.overlap(length, *neighbours)
-        p = np.full(overlap.common.shape, p1)
+        if threshold is None:
+            return lower(p, overlap, bound) > upper(q, overlap, bound)
         if p1 > threshold:
             return lower(p, overlap, bound) > threshold
         return upper(p, overlap, bound) <= threshold
@@ -214,11 +200,7 @@ def _compared_radius(
     rival = capped_rival(p1, p2)
     if threshold is None and p1 <= rival:
         return -1
-    test = (
-        pair_test(p1, rival, noise, length, bound)
-        if threshold is None
-        else threshold_test(p1, threshold, noise, length, bound)
-    )
+    test = neighbour_test(p1, rival, noise, length, bound, threshold)
     shortest_only = bound == "tight" and noise.shortest_is_worst
 
     def holds(radius: int) -> bool:
@@ -296,6 +278,8 @@ def certified_radius(
     array([37, 15, -1])
     """
     threat = as_threat(ops)
+    if not threat.is_bounded:
+        raise ValueError(f"ops must bound the number of tokens that are added, got {threat}: no number of votes does")
     check_noise(noise, threat)
     check_bound(bound)
     if threshold is not None:
@@ -321,7 +305,14 @@ def certified_radius(
     elif uses_table(noise, bound) and flat_p2 is None:
         radii = _look_up(flat_p1, flat_sizes, noise, threat, threshold)
     else:
-        radii = _compare_all(flat_p1, flat_p2, flat_sizes, noise, threat, bound, threshold)
+        rival = np.full(flat_p1.shape, -1.0) if flat_p2 is None else flat_p2
+        columns = np.stack([flat_p1, rival, flat_sizes.astype(np.float64)], axis=1)
+        rows, where = np.unique(columns, axis=0, return_inverse=True)  # each distinct input once
+        distinct = [
+            _compared_radius(float(a), None if p2 is None else float(b), int(n), noise, threat, bound, threshold)
+            for a, b, n in rows
+        ]
+        radii = np.array(distinct, dtype=np.int64)[where.ravel()]
     return int(radii[0]) if shape == () else radii.reshape(shape)
 
 
@@ -342,25 +333,6 @@ def _look_up(p1: FloatArray, sizes: IntArray, noise: Noise, threat: Threat, thre
     return radii
 
 
-def _compare_all(
-    p1: FloatArray,
-    p2: FloatArray | None,
-    sizes: IntArray,
-    noise: Noise,
-    threat: Threat,
-    bound: str,
-    threshold: float | None,
-) -> IntArray:
-    """Each distinct input once."""
-    rival = np.full(p1.shape, -1.0) if p2 is None else p2
-    rows, where = np.unique(np.stack([p1, rival, sizes.astype(np.float64)], axis=1), axis=0, return_inverse=True)
-    radii = [
-        _compared_radius(float(a), None if p2 is None else float(b), int(n), noise, threat, bound, threshold)
-        for a, b, n in rows
-    ]
-    return np.array(radii, dtype=np.int64)[where.ravel()]
-
-
 def certified_top_k(
     p: float,
     others: Sequence[float],
@@ -373,17 +345,9 @@ def certified_top_k(
 ) -> int:
     """The largest number of edits that cannot push a class out of the k most probable ones.
 
-    Args:
-        p: (a lower bound on) the probability of the class.
-        others: (upper bounds on) the probabilities of all other classes.
-        k: the number of predicted classes.
-        length: the number of tokens of the input.
-        noise: the noise that smooths the classifier.
-        ops: the operations of the attacker.
-        bound: "tight" or "paper".
-
-    Returns:
-        The radius; −1 if the class is not certain to be among the first k for the unedited input.
+    ``p`` is (a lower bound on) the probability of the class, ``others`` are (upper bounds on) those of all other ones.
+    The radius is −1 if the class is not certain to be among the first k for the unedited input. See `certified_radius`
+    for the other arguments.
 
     >>> from adaptdel import Deletion, FixedRate
     >>> noise = Deletion(FixedRate(0.9))
@@ -414,8 +378,7 @@ def least_probability(radius: int, *, length: int, noise: Noise, ops: str | Iter
     length = check_int("length", length, most=LARGEST_LENGTH)
     threat = Threat(ops)
     check_noise(noise, threat)
-    cap = threat.largest(length)
-    radius = radius if cap is None else min(radius, cap)
+    radius = radius if threat.inserts else min(radius, length)
     if not radius:
         return LEAST_MAJORITY
     if noise.has_own_ball():
@@ -461,17 +424,8 @@ def certified_frontier(
     No attacker who makes at most that many edits of each kind can change the prediction. The radius is the largest r
     for which every triple of the allowed operations with sum r lies under the frontier.
 
-    Args:
-        p1: (a lower bound on) the probability of the predicted class.
-        p2: (an upper bound on) the probability of every other class; 1 − p1 by default.
-        length: the number of tokens of the input.
-        noise: the noise that smooths the classifier.
-        ops: the operations of the attacker.
-        bound: "tight" or "paper".
-        threshold: for two classes, a decision threshold below 1, with p1 as in `certified_radius`.
-
-    Returns:
-        The triples in increasing order; an empty list if not even the prediction for the unedited input is certain.
+    The arguments are those of `certified_radius`, with a threshold below 1. The triples are in increasing order; there
+    is none if not even the prediction for the unedited input is certain.
 
     >>> from adaptdel import Deletion, FixedRate
     >>> certified_frontier(0.85, length=4, noise=Deletion(FixedRate(0.75)), ops=["del", "ins"])
@@ -502,7 +456,15 @@ def certified_frontier(
             f"the frontier of {dels} deletions by {inss} insertions at length {length} has over {MOST_CELLS} cells, "
             "which is too many: leave out one of the two operations"
         )
-    test = _frontier_test(p1, p2, noise, length, bound, threshold)
+    test = neighbour_test(p1, capped_rival(p1, p2), noise, length, bound, threshold)
+    if p2 is None and bound == "tight":  # the same without a rival's bound, in closed form
+        is_below = threshold is not None and p1 <= threshold
+        level = 0.5 if threshold is None else 1 - threshold if is_below else threshold
+        q = p1 if is_below else 1 - p1
+
+        def test(*pairs: IntArray) -> BoolArray:
+            return tolerance(level, noise.overlap(length, *pairs)) >= q
+
     other = np.arange(length - dels, length + inss + 1, dtype=np.int64)
     floor = max(0, length - dels - subs)
     least = _least_certified(test, length, other, floor, monotone=bound == "tight" and noise.shortest_is_worst)
@@ -513,18 +475,6 @@ def certified_frontier(
     beyond = np.pad(most_subs, ((0, 1), (0, 1)), constant_values=-1)
     maximal = (most_subs >= 0) & (most_subs > beyond[1:, :-1]) & (most_subs > beyond[:-1, 1:])
     return [(int(a), int(b), int(most_subs[a, b])) for a, b in zip(*np.nonzero(maximal), strict=True)]
-
-
-def _frontier_test(p1: float, p2: float | None, noise: Noise, length: int, bound: str, threshold: float | None) -> Test:
-    """A test of neighbours (n', N): whether the prediction provably stays the same."""
-    if p2 is None and bound == "tight":
-        is_below = threshold is not None and p1 <= threshold
-        level = 0.5 if threshold is None else 1 - threshold if is_below else threshold
-        q = p1 if is_below else 1 - p1
-        return lambda other, common: tolerance(level, noise.overlap(length, other, common)) >= q
-    if threshold is not None:
-        return threshold_test(p1, threshold, noise, length, bound)
-    return pair_test(p1, capped_rival(p1, p2), noise, length, bound)
 
 
 def _least_certified(test: Test, length: int, other: IntArray, floor: int, *, monotone: bool) -> IntArray:

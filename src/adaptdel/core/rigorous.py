@@ -153,16 +153,11 @@ class _Pair:
                 return self._ratio(0, kept) * u
         else:  # large counts come first: P(count > h) = 1 − P(count <= h)
             h, mass, other_mass = self._walk(1 - u, kept, last)
-            item, other_item = self._terms(h, kept)
-            mass, other_mass = 1 - mass - item, 1 - other_mass - other_item
+            n, ways = self.common, arb.bin_uiui(self.common, h)
+            a, b, c, d = self._chances(kept)
+            mass = 1 - mass - ways * a**h * b ** (n - h)
+            other_mass = 1 - other_mass - ways * c**h * d ** (n - h)
         return other_mass + self._ratio(h, kept) * (u - mass)
-
-    def _terms(self, h: int, kept: bool) -> tuple[Ball, Ball]:
-        arb = _flint().arb
-        n = self.common
-        ways = arb.bin_uiui(n, h)
-        a, b, c, d = self._chances(kept)
-        return ways * a**h * b ** (n - h), ways * c**h * d ** (n - h)
 
     def other_classes(self, p: Ball, last: bool) -> Ball:
         """The least mass c' · (1 − K(p / c)) at x' of all classes but one of probability p at x."""

@@ -7,13 +7,14 @@ subsequence. ``d`` deletions, ``i`` insertions and ``s`` substitutions give n' =
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from math import inf, log, log10
+from typing import ClassVar
 
 import numpy as np
-from scipy import special
+import scipy  # its parts are imported when they are first used
 
 from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_int, spend
 
@@ -26,21 +27,76 @@ _VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
 _DEPTH = 64  # terms of a sum of numbers of sequences that are added together
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Threat:
     """An attacker who may use the operations ``ops``: "edit" for all three, or some of "del", "ins", "sub".
 
+    Attributes:
+        ops: what counts as an edit.
+        padding: whether any text may be added before and after the input, besides the edits. Where tokens are words, it
+            may be glued to the first and the last one.
+        long_insertions: whether an insertion of any length counts as one edit. Where tokens are words, it may stand in
+            the middle of one, which is then lost.
+
     >>> Threat("edit")
     Threat(ops=('del', 'ins', 'sub'))
-    >>> Threat(["sub", "ins"]) == Threat("ins,sub")
-    True
+    >>> Threat(["sub", "ins"]) == Threat("ins,sub"), Threat("sub", padding=True)
+    (True, Threat(ops=('sub',), padding=True))
     """
 
-    ops: tuple[str, ...]
+    lost_by_an_edit: ClassVar[int] = 1  # tokens of the longest common subsequence, at most
 
-    def __init__(self, ops: str | Iterable[str] = "edit") -> None:
-        names = _names(ops)
+    ops: tuple[str, ...]
+    padding: bool = False
+    long_insertions: bool = False
+
+    def __init__(
+        self, ops: str | Iterable[str] = "edit", *, padding: bool = False, long_insertions: bool = False
+    ) -> None:
+        accepted = '"edit" or some of "del", "ins", "sub"'
+        try:
+            names = {name.strip() for name in ops.split(",")} if isinstance(ops, str) else set(ops)
+        except TypeError:
+            raise ValueError(f"ops must be {accepted}, got {ops!r}") from None
+        names = set(OPERATIONS) if names == {"edit"} else names
+        if wrong := [repr(name) for name in names if name not in OPERATIONS] or ([] if names else ["none"]):
+            raise ValueError(f"ops must be {accepted}, got {wrong[0]}")
         object.__setattr__(self, "ops", tuple(name for name in OPERATIONS if name in names))
+        object.__setattr__(self, "padding", padding)
+        object.__setattr__(self, "long_insertions", long_insertions)
+
+    def __repr__(self) -> str:
+        flags = [f", {name}=True" for name in ("padding", "long_insertions") if getattr(self, name)]
+        return f"{type(self).__name__}(ops={self.ops}{''.join(flags)})"
+
+    def __str__(self) -> str:
+        ops = "edit" if self.ops == OPERATIONS else ",".join(self.ops)
+        return ops + ",padding" * self.padding + ",long" * self.long_insertions
+
+    @classmethod
+    def parse(cls, text: str) -> Threat:
+        """The threat of a command line: ``str`` of it; without operations, all three.
+
+        >>> Threat.parse("sub,padding"), str(Threat.parse("padding,long"))
+        (Threat(ops=('sub',), padding=True), 'edit,padding,long')
+        """
+        names = {name.strip() for name in text.split(",")}
+        ops, flags = names - {"padding", "long"}, ("padding" in names, "long" in names)
+        if ops - {"edit", *OPERATIONS}:
+            raise ValueError(
+                f"--threat must be edit or some of del,ins,sub, with or without padding,long, got {text!r:.60}"
+            )
+        return cls(ops or "edit", padding=flags[0], long_insertions=flags[1])
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the attacker adds a bounded number of tokens: one for each edit."""
+        return not self.padding and not (self.long_insertions and self.inserts)
+
+    @property
+    def bounded(self) -> Threat:
+        """The same operations without padding, where every insertion is of one token."""
+        return self if self.is_bounded else Threat(self.ops)
 
     @property
     def deletes(self) -> bool:
@@ -64,8 +120,10 @@ class Threat:
         >>> Threat("edit").verbs
         'deletes, inserts or substitutes'
         """
-        *first, last = (_VERBS[op] for op in self.ops)
-        return f"{', '.join(first)} or {last}" if first else last
+        long = {"ins": "inserts (text of any length counts as one)"} if self.long_insertions else {}
+        *first, last = ((_VERBS | long)[op] for op in self.ops)
+        verbs = f"{', '.join(first)} or {last}" if first else last
+        return f"adds any text before and after, and {verbs}" if self.padding else verbs
 
     def largest(self, length: int) -> int | None:
         """The number of edits beyond which no new neighbour is reached; None if insertions are allowed."""
@@ -89,28 +147,20 @@ class Threat:
 
         With insertions the true radius is infinite at some degenerate rates, such as ψ = 1.
         """
-        largest = self.largest(length)
-        return max(SEARCH_LIMIT, 4 * length) if largest is None else largest
+        return max(SEARCH_LIMIT, 4 * length) if self.inserts else length  # beyond which there is no new neighbour
 
     def cost(self, length: int, other_length: IntArray, common: IntArray) -> FloatArray:
         """The least number of edits that lead to n' tokens with ``common`` tokens in common; infinite if impossible."""
         lost = np.asarray(length - common, dtype=np.float64)
         gained = np.asarray(other_length - common, dtype=np.float64)
-        if not self.substitutes:
-            cost = lost + gained
-            possible = np.full(cost.shape, True)
-            if not self.deletes:
-                possible &= lost == 0
-            if not self.inserts:
-                possible &= gained == 0
-        else:  # a loss and a gain make one substitution
-            cost = np.maximum(lost, gained)
-            possible = np.full(cost.shape, True)
-            if not self.deletes:
-                possible &= lost <= gained
-            if not self.inserts:
-                possible &= gained <= lost
-        return np.where(possible & (common >= 0) & (lost >= 0) & (gained >= 0), cost, np.inf)
+        # A loss and a gain make one substitution; what is left over has to be deleted or inserted.
+        substituted = np.minimum(lost, gained) if self.substitutes else 0
+        possible = (common >= 0) & (lost >= 0) & (gained >= 0)
+        if not self.deletes:
+            possible &= lost == substituted
+        if not self.inserts:
+            possible &= gained == substituted
+        return np.where(possible, lost + gained - substituted, np.inf)
 
     def least_common(self, length: int, other_length: IntArray, radius: int) -> IntArray:
         """The smallest N after ``radius`` edits at each reachable n'."""
@@ -124,10 +174,6 @@ class Threat:
         else:
             more = np.zeros_like(spare)
         return np.maximum(length - lost - more, 0)
-
-    def most_lost(self, radius: int) -> int:
-        """How many tokens ``radius`` edits take out of the longest common subsequence, at most."""
-        return radius
 
     def reach(self, length: int, radius: int) -> tuple[int, int]:
         """The smallest and the largest n' after at most ``radius`` edits."""
@@ -159,7 +205,7 @@ class Threat:
     def whole_ball(self, length: int, radius: int) -> Iterator[tuple[IntArray, IntArray]]:
         """Every pair (n', N) after 1 to ``radius`` edits, in blocks; for bounds that may not be monotone in N."""
         first, last = self.reach(length, radius)
-        depth = min(self.most_lost(radius), length) + 1
+        depth = min(self.lost_by_an_edit * radius, length) + 1
         spend((last - first + 1) * depth)
         rows = max(1, BLOCK // depth)
         for start in range(first, last + 1, rows):
@@ -174,25 +220,11 @@ class Threat:
                 yield other[reached], common[reached]
 
 
-def as_threat(ops: str | Iterable[str] | Threat) -> Threat:
-    """The threat of a list of operations; a threat itself stays as it is."""
-    return ops if isinstance(ops, Threat) else Threat(ops)
-
-
-def _names(ops: str | Iterable[str]) -> set[str]:
-    accepted = '"edit" or some of "del", "ins", "sub"'
-    try:
-        names = {name.strip() for name in ops.split(",")} if isinstance(ops, str) else set(ops)
-    except TypeError:
-        raise ValueError(f"ops must be {accepted}, got {ops!r}") from None
-    if names == {"edit"}:
-        return set(OPERATIONS)
-    for name in names:
-        if name not in OPERATIONS:
-            raise ValueError(f"ops must be {accepted}, got {name!r}")
-    if not names:
-        raise ValueError(f"ops must be {accepted}, got none")
-    return names
+def as_threat(ops: str | Iterable[str] | Threat, certified: tuple[str, ...] = OPERATIONS) -> Threat:
+    """The threat of a list of operations, or a threat itself; "edit" means all operations that can be certified."""
+    if isinstance(ops, Threat):
+        return replace(ops, ops=certified) if ops.ops == OPERATIONS != certified else ops
+    return Threat(certified if isinstance(ops, str) and ops == "edit" else ops)
 
 
 @dataclass(frozen=True, init=False)
@@ -207,6 +239,8 @@ class CharacterThreat(Threat):
     array([8, 9, 9])
     """
 
+    lost_by_an_edit: ClassVar[int] = 2  # a merger takes two words
+
     def cost(self, length: int, other_length: IntArray, common: IntArray) -> FloatArray:
         """The least number of character edits that can lead to n' words with ``common`` words in common."""
         lost, gained = length - common, other_length - common
@@ -216,10 +250,6 @@ class CharacterThreat(Threat):
     def least_common(self, length: int, other_length: IntArray, radius: int) -> IntArray:
         """The smallest N after ``radius`` character edits at each reachable n'."""
         return np.maximum(-((3 * radius - length - other_length) // 2), 0)
-
-    def most_lost(self, radius: int) -> int:
-        """A merger takes two words."""
-        return 2 * radius
 
 
 CHARACTERS = CharacterThreat()
@@ -248,11 +278,10 @@ def log10_cardinality(
     >>> round(log10_cardinality(1, length=2, ops=["sub"], vocab_size=10), 6)  # itself and 2 * 9 others
     1.278754
     """
-    threat = Threat(ops)
     radius = check_int("radius", radius, least=-1, most=LARGEST_LENGTH)
     length = check_int("length", length, most=LARGEST_LENGTH)
     vocab_size = check_int("vocab_size", vocab_size, least=1, most=LARGEST_LENGTH)
-    return _log10_cardinality(radius, length, threat, vocab_size)
+    return _log10_cardinality(radius, length, Threat(ops), vocab_size)
 
 
 # A function of integers and of the frozen threat alone, so a cached value is the one that would be computed.
@@ -260,7 +289,7 @@ def log10_cardinality(
 def _log10_cardinality(radius: int, length: int, threat: Threat, vocab_size: int) -> float:
     if radius < 0:
         return -inf
-    budget = min(radius, length) if threat.largest(length) is not None else radius
+    budget = radius if threat.inserts else min(radius, length)
     first, last = threat.reach(length, budget)
     if vocab_size == 1 or threat == Threat("del"):
         return log10(last - first + 1)  # one sequence of each length
@@ -269,22 +298,19 @@ def _log10_cardinality(radius: int, length: int, threat: Threat, vocab_size: int
     while stop > first:  # from the longest sequences downwards: their number decreases
         start = max(first, stop - BLOCK // _DEPTH)
         size = np.arange(start, stop, dtype=np.int64)
-        rows = _log_sequences(size, np.minimum(_foreign(threat, length, size, budget), size), vocab_size)
-        total = float(np.logaddexp(total, special.logsumexp(rows)))
+        shift = size - length  # and the largest number of tokens other than the repeated one:
+        if threat.substitutes:
+            foreign = np.where(shift >= 0, budget, budget + shift)
+        elif threat.deletes and threat.inserts:
+            foreign = (budget + shift) // 2
+        else:
+            foreign = np.maximum(shift, 0)
+        rows = _log_sequences(size, np.minimum(foreign, size), vocab_size)
+        total = float(np.logaddexp(total, scipy.special.logsumexp(rows)))
         if rows[0] + log(max(start - first, 1)) < total - 50:
             break
         stop = start
     return total / log(10)
-
-
-def _foreign(threat: Threat, length: int, size: IntArray, radius: int) -> IntArray:
-    """The largest number of tokens other than the repeated one in a sequence of each size in the ball."""
-    shift = size - length
-    if threat.substitutes:
-        return np.where(shift >= 0, radius, radius + shift)
-    if threat.deletes and threat.inserts:
-        return (radius + shift) // 2
-    return np.maximum(shift, 0)
 
 
 def _log_sequences(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatArray:
@@ -295,7 +321,7 @@ def _log_sequences(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatA
     """
     n, m = size.astype(np.float64), foreign.astype(np.float64)
     everything = foreign >= size
-    share = special.betainc(np.where(everything, 1.0, n - m), m + 1, 1 / vocab_size)
+    share = scipy.special.betainc(np.where(everything, 1.0, n - m), m + 1, 1 / vocab_size)
     share = np.where(everything, 1.0, share)
     small = share < 1e-200
     total = n * log(vocab_size) + np.log(np.where(small, 1.0, share))
@@ -305,9 +331,9 @@ def _log_sequences(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatA
         terms = upper[active, None].astype(np.float64) - np.arange(_DEPTH)
         rows = n[active, None]
         counts = np.maximum(terms, 0)
-        logs = -np.log1p(rows) - special.betaln(counts + 1, rows - counts + 1) + counts * log(vocab_size - 1)
+        logs = -np.log1p(rows) - scipy.special.betaln(counts + 1, rows - counts + 1) + counts * log(vocab_size - 1)
         logs = np.where(terms >= 0, logs, -inf)
-        total[active] = np.logaddexp(total[active], special.logsumexp(logs, axis=1))
+        total[active] = np.logaddexp(total[active], scipy.special.logsumexp(logs, axis=1))
         upper[active] -= _DEPTH
         # This far from the largest term they decrease at least geometrically.
         ratio = counts[:, -1] / ((rows[:, 0] - counts[:, -1] + 1) * (vocab_size - 1))
