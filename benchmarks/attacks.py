@@ -20,16 +20,7 @@ import numpy as np
 
 import adaptdel as ad
 from adaptdel.attacks.adaptive import learn_vocabulary
-from adaptdel.attacks.auditor import (
-    FRESH,
-    Auditor,
-    AuditReport,
-    Claim,
-    ClaimAudit,
-    ExactAuditor,
-    Violation,
-    check_votes,
-)
+from adaptdel.attacks.audit import FRESH, Auditor, AuditReport, Claim, ClaimAudit, Violation, check_votes
 from adaptdel.certification.sampling import doubling_looks
 from adaptdel.core.confidence import Looks, vote_bounds
 from adaptdel.settings import AUDIT
@@ -66,7 +57,7 @@ def at_half(shares: tuple[float, ...], looks: Looks, rng: np.random.Generator) -
 
 def audited(draws: list[Draw], rng: np.random.Generator) -> AuditReport:
     """The audit of the bounds of certificates, with fresh votes as in `Auditor`."""
-    report = AuditReport()
+    audits = []
     for shares, label, looks, votes in draws:
         p1, p2 = vote_bounds(looks, votes, label)
         total = sum(votes[-1])
@@ -74,8 +65,8 @@ def audited(draws: list[Draw], rng: np.random.Generator) -> AuditReport:
         fresh = rng.multinomial(max(AUDIT.verify_votes, FRESH * total), shares)
         check = check_votes(claim, fresh)
         violation = Violation("", "", exact=False) if check.disproved else None
-        report.add(ClaimAudit(ALPHA, -1, violation, votes=check))
-    return report
+        audits.append(ClaimAudit(ALPHA, -1, violation, votes=check))
+    return AuditReport(audits)
 
 
 def mixed(rng: np.random.Generator) -> tuple[float, ...]:
@@ -165,11 +156,9 @@ def exact(files: list[Path], inputs: int) -> list[dict[str, Any]]:
         model.fit([row.text for row in training], [row.label for row in training])
         for ops in ("edit", "del,ins", "del", "ins", "sub"):
             model.ops = ops
-            report, auditor = AuditReport(), ExactAuditor(model)
-            for row, certificate in zip(test, model.certify([row.text for row in test]), strict=True):
-                claim = Claim(row.id, certificate.tokens or (), certificate.answer, certificate.radius)
-                report.add(auditor.check(claim))
-            values = report.to_dict()
+            pairs = zip(test, model.certify([row.text for row in test]), strict=True)
+            claims = [Claim.of(row.id, certificate.tokens or (), certificate) for row, certificate in pairs]
+            values = Auditor(model.certifier())(claims).to_dict()
             shown = {name: values[name] for name in ("certificates", "violations", "attacked_texts", "tightness")}
             rows.append({"data": file.name.partition(".")[0], "ops": ops, **shown})
             print(json.dumps(rows[-1]), flush=True)

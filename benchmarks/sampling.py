@@ -28,16 +28,14 @@ from typing import Any
 import numpy as np
 
 from adaptdel import Deletion, FixedRate
-from adaptdel.certification.sampling import content_key, stream
+from adaptdel.certification.sampling import stream
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.noise import Noise
 from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.certify import CertificationJob, certify_data
-from adaptdel.runs.engine import EngineSettings
-from adaptdel.runs.inputs import Source
-from adaptdel.text.units import Words
+from adaptdel.runs.certify import evaluate
+from adaptdel.text.units import Words, content_key
 from benchmarks.real import fine_tuned, load
 
 OPS = ("del", "ins", "sub")
@@ -67,7 +65,7 @@ def naive(classifier: TransformersClassifier, noise: Noise, inputs: list[str]) -
         few = rng.sample(groups, max(1, round(len(groups) * SHARE)))
         model_began = time.process_time()
         for group in few:
-            classifier.scores(subwords.padded([rows[number] for number in group]))
+            classifier.start_batch([rows[number] for number in group])()
         unspent += (time.process_time() - model_began) * (len(groups) / len(few) - 1)
     seconds = time.process_time() - began + unspent
     return {"inputs": len(inputs), "share_run": SHARE, "seconds_per_input": seconds / len(inputs)}
@@ -149,15 +147,9 @@ def in_two_workers(model: SmoothedClassifier, source: Path, limit: int | None) -
     """A whole run of ``adaptdel certify --workers 2``, from the loading of the model to the tables."""
     with TemporaryDirectory() as folder:
         model.save(Path(folder) / "model")
-        job = CertificationJob(
-            Path(folder) / "model",
-            Source(str(source)),
-            Path(folder) / "run",
-            limit=limit,
-            engine=EngineSettings(workers=2),
-        )
         start, cpu = time.perf_counter(), _processor_time()
-        totals = certify_data(job, progress=False).manifest["totals"]
+        folders: dict[str, Any] = {"model": Path(folder) / "model", "out": Path(folder) / "run"}
+        totals = evaluate(data=source, limit=limit, workers=2, progress=False, **folders).manifest.totals or {}
         seconds, cpu = time.perf_counter() - start, _processor_time() - cpu
     count = totals["inputs"]
     return {
@@ -197,7 +189,7 @@ def minilm(data: Path, name: str, folder: Path, count: int, out: Path) -> None:
 
 
 def _warm_up(classifier: Any) -> None:
-    classifier.scores(classifier.subwords.padded([np.arange(1, 30)] * 32))
+    classifier.start_batch([np.arange(1, 30)] * 32)()
 
 
 def million() -> dict[str, Any]:

@@ -35,10 +35,10 @@ import pyarrow.parquet as pq
 from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.runs import certify as certify_module
-from adaptdel.runs.certify import CertificationJob, CertificationTask, certify_data
+from adaptdel.runs.certify import CertificationTask, evaluate
+from adaptdel.runs.columns import record_of
 from adaptdel.runs.engine import EngineSettings, ModelSource, Task, Work, start_engine
-from adaptdel.runs.inputs import RunInput, Source
-from adaptdel.runs.records import record_of
+from adaptdel.runs.inputs import RunInput
 
 FILE_ROWS = 500_000  # rows of a data file
 WORDS = [f"w{number}" for number in range(2000)]
@@ -118,10 +118,10 @@ def measure_memory(rows: int) -> dict[str, Any]:
         setattr(certify_module, "CertificationTask", CopiedCertificates)  # noqa: B010
         started, processor = time.perf_counter(), time.process_time()
         with PeakMemory() as memory:
-            done = certify_data(CertificationJob(folder / "model", Source(str(data)), folder / "run"), progress=False)
+            done = evaluate(folder / "model", data, out=folder / "run", progress=False)
         seconds, processor = time.perf_counter() - started, time.process_time() - processor
         size = sum(path.stat().st_size for path in (folder / "run").rglob("*") if path.is_file())
-        assert done.manifest["totals"]["inputs"] == rows
+        assert done.manifest.rows == rows
     return {
         "rows": rows,
         "peak_mb": round(memory.peak, 1),

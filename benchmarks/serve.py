@@ -3,7 +3,7 @@
     python -m benchmarks.serve --data ../shared/data --out out [--quick]
 
 Everything runs on the loopback interface of this machine, server and callers in two processes. 1, 16 and 256 callers
-ask for predictions and for certificates of film reviews, each sending the next request when the last one was
+ask for predictions and for certificates of movie reviews, each sending the next request when the last one was
 answered; and one caller sends a short text while 16 others send long ones. The same requests go to a server that
 shares the batches of the base classifier between requests, and to one that works on one text at a time
 (``pool_inputs=1``); the two are measured in turns. The figures depend on the machine and on what else it does, so
@@ -32,7 +32,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 import adaptdel as ad
-from adaptdel.serve.configuration import ServeSettings
+from adaptdel.settings import ServeSettings
 from benchmarks.real import load
 
 LOOPBACK = "127.0.0.1"

@@ -13,7 +13,6 @@ from tests.run_files import make_data, make_model, run
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, data and a run."""
     folder = tmp_path_factory.mktemp("place")
     make_model(folder / "model")
     make_data(folder / "data.jsonl", 40)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from adaptdel.store import START_AGAIN, SUFFIXES, Store, check_same_job, delete_store, is_locked, locked, read_records
+from adaptdel.store import START_AGAIN, SUFFIXES, Store, delete_store, is_locked, locked, read_records
 
 JOB = {"kind": "test", "alpha": 0.05, "ops": ("del", "ins")}
 
@@ -62,21 +62,6 @@ def test_records_are_kept_in_order_and_replaced(path: Path) -> None:
         store.delete()
     assert list(path.parent.iterdir()) == []
     delete_store(path)
-
-
-def test_a_closed_store_is_one_file_also_after_it_was_read(path: Path) -> None:
-    assert keys(filled(path)) == [0, 1, 2]
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_another_job_is_refused(path: Path) -> None:
-    filled(path)
-    content = path.read_bytes()
-    said = sentence(lambda: Store(path, {**JOB, "alpha": 0.01, "seed": 3}))
-    assert "(" not in said
-    assert "alpha was 0.05, now 0.01; seed was none, now 3" in said
-    assert path.read_bytes() == content
-    check_same_job(path, {"rates": [1, 2]}, {"rates": (1, 2)}, "no advice")
 
 
 def test_records_are_committed_without_being_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +164,7 @@ def test_what_is_no_store_is_refused(path: Path) -> None:
     assert sentence(lambda: Store(nowhere, JOB)).startswith(f"{nowhere}: cannot be opened")
 
 
-@pytest.mark.parametrize("change", ["value = '{\"square\":3}'", "value = NULL", "checksum = 'x'", "value = x'00'"])
+@pytest.mark.parametrize("change", ["value = '{\"square\":3'", "value = NULL"])
 def test_damaged_records_are_refused(path: Path, change: str) -> None:
     filled(path, 5)
     with closing(sqlite3.connect(path)) as connection:

@@ -45,7 +45,7 @@ def parse(content: str | bytes, *, finite: bool = True) -> Any:
             content = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"not UTF-8 ({error.reason})") from None
-    options: dict[str, Any] = {"parse_constant": _reject_constant, "parse_float": _finite_float} if finite else {}
+    options: dict[str, Any] = {"parse_constant": _finite_float, "parse_float": _finite_float} if finite else {}
     try:
         values = json.loads(content, object_pairs_hook=_unique_fields, parse_int=_bounded_int, **options)
     except json.JSONDecodeError as error:
@@ -80,10 +80,6 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
         raise ValueError(f"the field {next(name for name, count in counts.items() if count > 1)!r:.60} is repeated")
     return values
-
-
-def _reject_constant(text: str) -> Any:
-    raise ValueError(f"a number must be finite, got {text}")
 
 
 def _finite_float(text: str) -> float:
@@ -139,49 +135,43 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if is_new and path.exists():  # new/../old: callers have not seen that there is something
             raise ValueError(f"{path}: leads through a folder that does not exist: write it without ..")
-        _remove_leftovers(path)
+        for left in path.parent.glob(f".{escape(path.name)}.*.partial"):  # of processes that were killed
+            with suppress(OSError), folder_lock(left):  # another process may be writing it
+                if not left.with_name(f"{left.name}.old").exists():  # otherwise killed within the exchange: keep both
+                    shutil.rmtree(left, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
         old = partial.with_name(f"{partial.name}.old")
-        lock = _lock(partial)
-        try:
-            partial.chmod(0o755)
-            yield partial
-            if path.exists():
-                os.replace(path, old)
+        with folder_lock(partial):
             try:
-                os.replace(partial, path)
-            except OSError:
-                if old.exists():
-                    os.replace(old, path)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-            os.close(lock)
+                partial.chmod(0o755)
+                yield partial
+                if path.exists():
+                    os.replace(path, old)
+                try:
+                    os.replace(partial, path)
+                except OSError:
+                    if old.exists():
+                        os.replace(old, path)
+                    raise
+                shutil.rmtree(old, ignore_errors=True)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove the unfinished copies of a folder that processes left when they were killed."""
-    for left in path.parent.glob(f".{escape(path.name)}.*.partial"):
-        with suppress(OSError):  # another process is writing it
-            lock = _lock(left)
-            if not left.with_name(f"{left.name}.old").exists():  # otherwise killed within the exchange: keep both
-                shutil.rmtree(left, ignore_errors=True)
-            os.close(lock)
-
-
-def _lock(folder: Path) -> int:
-    """Lock a folder until the file descriptor is closed; OSError if another process has locked it."""
-    lock = os.open(folder, os.O_RDONLY)
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Lock a folder until the block or the process ends; BlockingIOError if another process has locked it."""
     try:
-        with suppress(ImportError):  # Windows
-            from fcntl import LOCK_EX, LOCK_NB, flock
-
-            flock(lock, LOCK_EX | LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        flock(handle, LOCK_EX | LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,9 +1,9 @@
 """The store of unfinished work: what a run, a calibration or an attack resumes from, in one SQLite file.
 
-A store holds the job it belongs to and records by key, both as JSON. The same job finds its records again; another job
-is refused. SQLite's write-ahead log (WAL) makes every commit atomic: a process that is killed loses at most the work of
-`COMMIT_SECONDS`, and the file stays valid. Where the file system has no shared memory, as on some network disks, SQLite
-keeps a rollback journal instead. An open store keeps a second process out; readers do not wait.
+A store holds the job it belongs to and values by key, as bytes or as JSON. The same job finds its records again;
+another job is refused. SQLite's write-ahead log (WAL) makes every commit atomic: a process that is killed loses at most
+the work of `COMMIT_SECONDS`, and the file stays valid. Where the file system has no shared memory, as on some network
+disks, SQLite keeps a rollback journal instead. An open store keeps a second process out; readers do not wait.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ import errno
 import json
 import os
 import sqlite3
-import tempfile
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from adaptdel.files import FULL, sync_folder
+from adaptdel.files import folder_lock, sync_folder
 
 COMMIT_SECONDS = 0.1  # between two commits, each of which waits for the disk
 SUFFIXES = ("", "-wal", "-shm", "-journal")  # the file, and those that SQLite keeps beside it
 START_AGAIN = "delete it and run the same command again"
 _SCHEMA = (
     "CREATE TABLE job (value TEXT)",
-    "CREATE TABLE records (key PRIMARY KEY, checksum INTEGER, value TEXT) WITHOUT ROWID",
+    "CREATE TABLE records (key PRIMARY KEY, value)",
 )
 _WAIT_SECONDS = 1.0  # for a lock of another process
 
@@ -64,11 +62,13 @@ class Store:
                 raise
 
     def put(self, key: Key, value: Any) -> None:
-        """Add or replace a record; it is on the disk after the next commit, at most `COMMIT_SECONDS` of work later."""
-        text = json.dumps(value, separators=(",", ":"))
+        """Add or replace a record; it is on the disk after the next commit, at most `COMMIT_SECONDS` of work later.
+
+        Bytes are kept as they are; other values are written as JSON.
+        """
+        content = value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":"))
         with _sentences(self.path):
-            row = key, zlib.crc32(text.encode()), text
-            self._connection.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", row)
+            self._connection.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (key, content))
         if time.monotonic() - self._committed >= COMMIT_SECONDS:
             self.flush()
 
@@ -80,6 +80,11 @@ class Store:
     def records(self) -> Iterator[tuple[Any, Any]]:
         """The records with their keys, in the order of the keys."""
         yield from _records(self._connection, self.path)
+
+    def keys(self) -> list[Any]:
+        """The keys, in order."""
+        with _sentences(self.path):
+            return [key for (key,) in self._connection.execute("SELECT key FROM records ORDER BY key")]
 
     def remove(self, keys: Iterable[Key]) -> None:
         """Delete the records with these keys; they are gone from the disk when this returns."""
@@ -120,7 +125,10 @@ def read_records(path: Path) -> Iterator[tuple[Any, Any]]:
     """The records of a store with their keys, also while another process writes; the store is not changed."""
     with _sentences(path):
         # A reader of a write-ahead log creates it if there is none: a store that no process uses is read without.
-        closed = path.is_file() and not path.with_name(f"{path.name}-wal").exists() and _uses_log(path)
+        closed = path.is_file() and not path.with_name(f"{path.name}-wal").exists()
+        if closed:
+            with path.open("rb") as file:
+                closed = file.read(19)[18:] == b"\x02"  # it has such a log when it is open
         with closing(_connect(path, "ro&immutable=1" if closed else "ro")) as connection:
             if not _is_new(connection):  # as it is if the process was killed while it created the store
                 yield from _records(connection, path)
@@ -137,20 +145,12 @@ def delete_store(path: Path) -> None:
 
 def check_same_job(where: Path, old: Any, new: Mapping[str, Any], advice: str) -> None:
     """Raise a ValueError that names the differences unless two jobs, in plain values, are the same."""
-    if wrong := job_differences(old if isinstance(old, dict) else {}, new):
-        raise ValueError(f"{where}: belongs to another job: {wrong}: {advice}")
-
-
-def job_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The first differences of two jobs, or an empty text.
-
-    >>> job_differences({"seed": 0, "rate": 0.9}, {"seed": 0, "rate": 0.95})
-    'rate was 0.9, now 0.95'
-    """
-    earlier, now = _flat(old), _flat(json.loads(json.dumps(new)))
+    earlier, now = _flat(old if isinstance(old, dict) else {}), _flat(json.loads(json.dumps(new)))
     names = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
     shown = [f"{name:.60} was {_shown(earlier.get(name))}, now {_shown(now.get(name))}" for name in names[:3]]
-    return "; ".join(shown) + ("; ..." if len(names) > 3 else "")
+    if shown:
+        wrong = "; ".join(shown) + ("; ..." if len(names) > 3 else "")
+        raise ValueError(f"{where}: belongs to another job: {wrong}: {advice}")
 
 
 def _flat(job: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -170,20 +170,12 @@ def _shown(value: Any) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder against a second process; the lock ends with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # on Windows the store alone refuses a second process
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(folder_lock(folder))
         except BlockingIOError:
             raise ValueError(f"{folder}: another process is using this folder: wait until it has ended") from None
         yield
-    finally:
-        os.close(handle)
 
 
 def is_locked(folder: Path) -> bool:
@@ -202,33 +194,21 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _uses_log(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(19)[18:] == b"\x02"
-
-
 def _is_new(connection: sqlite3.Connection) -> bool:
-    count: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return count == 0
+    return not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
 
 def _records(connection: sqlite3.Connection, path: Path) -> Iterator[tuple[Any, Any]]:
     with _sentences(path):
-        for key, checksum, text in connection.execute("SELECT key, checksum, value FROM records ORDER BY key"):
-            if not isinstance(text, str) or zlib.crc32(text.encode()) != checksum:
-                raise _damaged(path)
-            yield key, _parsed(path, text)
+        for key, content in connection.execute("SELECT key, value FROM records ORDER BY key"):
+            yield key, content if isinstance(content, bytes) else _parsed(path, content)
 
 
 def _parsed(path: Path, text: Any) -> Any:
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        raise _damaged(path) from None
-
-
-def _damaged(path: Path) -> ValueError:
-    return ValueError(f"{path}: a damaged store: {START_AGAIN}")
+        raise ValueError(f"{path}: a damaged store: {START_AGAIN}") from None
 
 
 @contextmanager
@@ -239,29 +219,13 @@ def _sentences(path: Path) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise
     except (sqlite3.Error, UnicodeError) as error:
-        raise _translated(path, error) from error
-
-
-def _translated(path: Path, error: Exception) -> Exception:
-    code = int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        number = errno.ENOSPC if code == sqlite3.SQLITE_FULL or _is_full(path) else errno.EIO
-        return OSError(number, os.strerror(number), str(path))
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return ValueError(f"{path}: another process is using it: wait until that has ended")
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        return ValueError(f"{path}: cannot be opened ({error}): it and its folder must be readable and writable")
-    return _damaged(path)
-
-
-def _is_full(path: Path) -> bool:
-    """Whether nothing can be written beside a file: SQLite reports a full disk as such only for some of its causes."""
-    files = [path.with_name(path.name + suffix) for suffix in SUFFIXES]
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as probe:
-            probe.seek(max(file.stat().st_size if file.exists() else 0 for file in files))
-            probe.write(bytes(2**16))
-            probe.flush()
-    except OSError as error:
-        return error.errno in FULL
-    return False
+        code = int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # a full disk can be either
+            number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
+            raise OSError(number, os.strerror(number), str(path)) from error
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise ValueError(f"{path}: another process is using it: wait until that has ended") from error
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            sentence = f"{path}: cannot be opened ({error}): it and its folder must be readable and writable"
+            raise ValueError(sentence) from error
+        raise ValueError(f"{path}: a damaged store: {START_AGAIN}") from error

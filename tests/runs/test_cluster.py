@@ -24,10 +24,9 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 from adaptdel.runs import certify as certify_module  # noqa: E402
 from adaptdel.runs import cluster  # noqa: E402
 from adaptdel.runs import engine as engine_module  # noqa: E402
-from adaptdel.runs.certify import CertificationJob, certify_data  # noqa: E402
+from adaptdel.runs.certify import evaluate  # noqa: E402
 from adaptdel.runs.cluster import RayEngine  # noqa: E402
 from adaptdel.runs.engine import EngineSettings, versions  # noqa: E402
-from adaptdel.runs.inputs import Source  # noqa: E402
 from adaptdel.runs.storage import read_run  # noqa: E402
 from tests.run_files import make_data, make_model, run  # noqa: E402
 from tests.runs.tasks import Square, allow, begun, lines, watch  # noqa: E402
@@ -121,10 +120,8 @@ def make_run(folder: Path, name: str, count: int, seed: int) -> None:
 def certify(place: Path, data: str, out: Path, log: Path, address: str) -> None:
     """What a driver does; run in a process of its own, see `driver`."""
     setattr(certify_module, "CertificationTask", watch(log))  # noqa: B010
-    job = CertificationJob(
-        place / "model", Source(str(place / data)), out, engine=EngineSettings("ray", ray_address=address)
-    )
-    certify_data(job, progress=False)
+    engine = EngineSettings("ray", ray_address=address)
+    evaluate(place / "model", place / data, out=out, engine=engine, progress=False)
 
 
 DRIVER = """
@@ -220,7 +217,7 @@ def test_a_run_on_two_nodes(tmp_path: Path, nodes: Nodes, place: Path) -> None:
         nodes.add()
         driver.finish()
     assert same(out, place / "good")
-    assert read_run(out).manifest["sessions"][0]["engine"] == "ray"
+    assert read_run(out).manifest.sessions[0].engine == "ray"
     rows = begun(log)
     assert set(rows) == set(range(1, 121))
     assert len(rows) - 120 <= 2 * engine_module.DEPTH * engine_module.CHUNK  # those of the workers on the node

@@ -19,8 +19,8 @@ LABELS = ["pos" if number % 3 else "neg" for number in range(ROWS)]
 class Function:
     """Answers by a word."""
 
-    def __init__(self, word: str = "good") -> None:
-        self.word = word
+    def __init__(self, word: str = "good", fingerprint: str | None = None) -> None:
+        self.word, self.fingerprint = word, word if fingerprint is None else fingerprint
 
     def __call__(self, copies: list[str]) -> list[str]:
         return ["pos" if self.word in copy else "neg" for copy in copies]
@@ -47,7 +47,7 @@ def smoothed(function: Any) -> ad.SmoothedClassifier:
 def test_a_function_is_certified_into_a_run_that_the_commands_read(tmp_path: Path) -> None:
     run = ad.evaluate(smoothed(Function()), TEXTS, labels=LABELS, out=tmp_path / "run")
     assert run.finished
-    assert run.manifest["totals"]["inputs"] == ROWS
+    assert run.manifest.rows == ROWS
     expected = smoothed(Function()).certify(TEXTS)
     assert [c.radius for c in run.certificates()] == [c.radius for c in expected]
     assert command_line("verify", tmp_path / "run") == 0
@@ -70,14 +70,10 @@ def test_another_function_or_other_data_do_not_resume_it(tmp_path: Path) -> None
         ad.evaluate(smoothed(Function()), TEXTS[1:], labels=LABELS[1:], out=tmp_path / "run")
 
 
-def test_a_function_whose_state_cannot_be_seen_does_not_resume_it(tmp_path: Path) -> None:
-    class Opaque(Function):
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            raise TypeError
-
-    assert interrupted(smoothed(Opaque()), tmp_path / "run", 100)
+def test_a_function_without_a_fingerprint_does_not_resume_it(tmp_path: Path) -> None:
+    assert interrupted(smoothed(Function(fingerprint="")), tmp_path / "run", 100)
     with pytest.raises(ValueError, match="no fingerprint"):
-        ad.evaluate(smoothed(Opaque()), TEXTS, labels=LABELS, out=tmp_path / "run")
+        ad.evaluate(smoothed(Function(fingerprint="")), TEXTS, labels=LABELS, out=tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +81,7 @@ def test_a_function_whose_state_cannot_be_seen_does_not_resume_it(tmp_path: Path
     [
         (
             {"model": Function()},
-            "model must be a SmoothedClassifier, an AdditiveClassifier or its folder, got .*: wrap it in one",
+            "model must be one of adaptdel's models or its folder, got .*: wrap it in one",
         ),
         ({"labels": LABELS[:3]}, "labels must be one for each of the 300 texts, got 3"),
         ({"workers": 2}, "workers must be 1 for a model that cannot be saved: "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -13,13 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adaptdel import Masking
-from adaptdel.certification.certificate import Certificate
-from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.records import label_text, label_value, record_of
-from adaptdel.runs.storage import TABLE, Run, read_run, table_hash
+from adaptdel.runs import certify
+from adaptdel.runs.storage import TABLE, in_order, read_run, stored_key, stored_value, table_hash
 from adaptdel.store import Store
-from tests.run_files import call, examples, make_data, rewrite, run, setting_of, write_run
+from adaptdel.text.data import label_text, label_value
+from tests.run_files import call, make_data, rewrite, run
 
 
 def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
@@ -29,7 +28,7 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(ValueError, match="not the manifest of a run"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 9}')
-    with pytest.raises(ValueError, match="the format must be 3, got 9: a newer version"):
+    with pytest.raises(ValueError, match="the format must be 4, got 9: a newer version"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
     with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):
@@ -74,14 +73,22 @@ def test_arrow_starts_no_threads(whole: Path) -> None:
     assert done.stdout == "0\n"
 
 
-def test_runs_written_by_hand(tmp_path: Path) -> None:
-    model = SmoothedClassifier(lambda batch: ["w1" in t for t in batch], Masking(0.5), classes=[False, True])
-    certificates = model.certify([text for text, _ in examples(5)])
-    records = [record_of(c, id=f"a{n}", row=n, label=True) for n, c in enumerate(certificates, 1)]
-    write_run(tmp_path / "run", setting_of(certificates[0]), records)
-    found: Run = read_run(tmp_path / "run")
-    assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in certificates]
-    assert all(isinstance(c, Certificate) for c in found.certificates())
+def test_batches_come_in_the_order_of_the_rows(tmp_path: Path) -> None:
+    """However they overlap; a row that was written again counts once."""
+    rng = random.Random(0)
+    for _ in range(50):
+        latest: dict[int, int] = {}
+        stored = []
+        for sequence in range(rng.randrange(9)):
+            first = rng.randrange(40)
+            rows = sorted({first, *(first + rng.randrange(20) for _ in range(rng.randrange(6)))})
+            latest |= dict.fromkeys(rows, sequence)
+            batch = pa.record_batch({"row": rows, "value": [sequence] * len(rows)})
+            stored.append((stored_key(first, sequence), stored_value(batch)))
+        found = [row for batch in in_order(tmp_path, sorted(stored)) for row in batch.to_pylist()]
+        assert found == [{"row": row, "value": latest[row]} for row in sorted(latest)]
+    with pytest.raises(ValueError, match=f"^{tmp_path}: a damaged store: delete it"):
+        list(in_order(tmp_path, [(stored_key(1, 1), b"nonsense")]))
 
 
 @pytest.mark.parametrize(
@@ -99,9 +106,9 @@ def test_status_of_a_run_that_was_stopped(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, out = make_data(tmp_path / "test.jsonl", 30), tmp_path / "run"
-    put, stored, printed = Store.put, list[int](), list[str]()
+    put, stored, printed = Store.put, list[Any](), list[str]()
 
-    def stops(self: Store, key: int, record: Any) -> None:
+    def stops(self: Store, key: Any, record: Any) -> None:
         if len(stored) == 20:
             raise ValueError("stopped")
         put(self, key, record)
@@ -111,6 +118,7 @@ def test_status_of_a_run_that_was_stopped(
             printed.append(call("status", out, "--json").stdout)  # while the run holds the lock
 
     monkeypatch.setattr(Store, "put", stops)
+    monkeypatch.setattr(certify, "BATCH_ROWS", 1)
     assert run("certify", model, "--data", data, "--out", out) == 2
     capsys.readouterr()
     running = json.loads(printed[0])

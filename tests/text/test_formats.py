@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adaptdel.runs.inputs import Source
+from adaptdel.runs.inputs import DataFacts, Source
 from adaptdel.text.data import Row, read_examples, read_rows
 from adaptdel.text.formats import data_files
 
@@ -67,17 +67,19 @@ def test_the_place_of_a_bad_row_is_that_in_its_file(folder: Path) -> None:
         list(read_rows(folder))
 
 
+def facts(*paths: Path | str) -> DataFacts:
+    return Source(tuple(map(str, paths))).facts()
+
+
 def test_identity(folder: Path, tmp_path: Path) -> None:
     single = tmp_path / "one.jsonl"
     single.write_bytes(lines(ROWS[:3]))
-    named = Source(str(single)).identity()
-    assert named["sha256"] == Source(str(folder / "a.jsonl")).identity()["sha256"]
-    assert named["files"] == 1
-    several = Source(str(folder)).identity()
-    assert several["files"] == 3
-    assert several["bytes"] == sum(Path(file.path).stat().st_size for file in data_files(folder))
-    paths = (str(folder / "a.jsonl"), str(folder / "b.jsonl.gz"), str(folder / "more" / "c.jsonl"))
-    assert Source(paths).identity()["sha256"] == several["sha256"] != Source(paths[::-1]).identity()["sha256"]
+    assert facts(single).identity() == facts(folder / "a.jsonl").identity()
+    several = facts(folder)
+    assert several.files == 3
+    assert several.bytes == sum(Path(file.path).stat().st_size for file in data_files(folder))
+    paths = (folder / "a.jsonl", folder / "b.jsonl.gz", folder / "more" / "c.jsonl")
+    assert facts(*paths).identity() == several.identity() != facts(*paths[::-1]).identity()
 
 
 @pytest.mark.parametrize(
@@ -113,20 +115,8 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
             data_files(data)
 
 
-def test_a_file_is_parsed_before_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.Table.from_pylist([{"body": "x" * 2**21}]), tmp_path / "other.parquet", compression="none")
-    seen: list[tuple[int, int]] = []
-    data_files(tmp_path)[0].identity(lambda done, total: seen.append((done, total)))
-    assert seen[0][0] == 1
-    assert seen[-1] == (seen[-1][1], seen[-1][1])
-    monkeypatch.delattr("adaptdel.text.formats.DataFile.identity")
-    with pytest.raises(ValueError, match=r"no column 'text'"):
-        Source(str(tmp_path / "other.parquet")).identity()
-
-
 @pytest.fixture
 def memory(folder: Path) -> Iterator[str]:
-    """The same files in fsspec's file system in memory."""
     system = fsspec.filesystem("memory")
     for file in data_files(folder):
         with system.open(f"/bucket/{Path(file.path).relative_to(folder)}", "wb") as target:
@@ -139,11 +129,11 @@ def test_addresses(memory: str) -> None:
     assert whole(list(read_rows(memory)))
     assert len(list(read_rows(f"{memory}/*.jsonl"))) == 3
     assert len(list(read_rows([f"{memory}/a.jsonl", f"{memory}/more/c.jsonl"]))) == 6
-    first = Source(memory).identity()
-    assert first["sha256"] is None
-    assert first == Source(memory).identity()
+    first = facts(memory)
+    assert first.sha256 is None
+    assert first == facts(memory)
     fsspec.filesystem("memory").pipe("/bucket/a.jsonl", lines(ROWS[:2]))
-    assert first["remote"] != Source(memory).identity()["remote"]
+    assert first.remote != facts(memory).remote
 
 
 def test_parquet_at_an_address(memory: str, tmp_path: Path) -> None:

@@ -11,21 +11,21 @@ import click
 
 from adaptdel import __version__
 
-COMMANDS = (
-    "demo",
-    "plan",
-    "train",
-    "calibrate",
-    "protect",
-    "certify",
-    "status",
-    "recertify",
-    "report",
-    "verify",
-    "attack",
-    "audit",
-    "serve",
-)
+COMMANDS = {
+    "demo": "Compare all methods on real movie reviews and write a report.",
+    "plan": "Show the radius that votes certify and the votes that each radius needs.",
+    "train": "Train a smoothed or an exact classifier.",
+    "calibrate": "Choose how many tokens a model keeps at each length.",
+    "protect": "Choose a threshold with a proved false-positive rate.",
+    "certify": "Certify the inputs of a file with MODEL.",
+    "status": "Show the progress of the run in the folder RUN.",
+    "recertify": "Derive new radii from the evidence of a run.",
+    "report": "Compare runs on an HTML page with tables and figures.",
+    "verify": "Verify certificates by deriving each radius again.",
+    "attack": "Attack a model on the inputs of a data file.",
+    "audit": "Look for certificates of RUN that do not hold.",
+    "serve": "Serve the models in the MODEL folders over HTTP.",
+}
 
 
 class Commands(click.Group):
@@ -34,6 +34,11 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with a line on each, none of which is imported for that."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command with this name, or None if there is no such command."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -12,32 +11,32 @@ from typing import Any
 
 import click
 
-from adaptdel.advice import what_may_help_run
+from adaptdel.certification.evidence import ANY_EDIT
 from adaptdel.cli.options import (
     DATA_HELP,
     RAY,
     chosen_settings,
     column_options,
-    data_path,
     described,
     engine_options,
     list_settings_option,
     running_options,
     set_option,
+    threat_option,
     two_integers,
 )
-from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table, padding_sentence
 from adaptdel.measures.summary import MEASURE_COLUMNS
-from adaptdel.models.model_files import class_count, data_columns
+from adaptdel.models.model_files import MODELS, data_columns, read_settings
 from adaptdel.paper import PAPER_ALPHA, paper_certification
 from adaptdel.runs.engine import ENGINE, EngineSettings
-from adaptdel.runs.records import protected_label
+from adaptdel.runs.manifest import Manifest
 from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DrawnRows
+from adaptdel.text.units import noun
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
-SETTINGS, RUNNING = ("sampling", "threshold"), ("compile",)
 OTHERS = """\
   sampling=adaptive: stop when more votes would hardly change the radius; "fixed" takes all votes, as in the paper.
   threshold=None: of two classes, answer the second one if it gets more than this share of the votes.
@@ -49,7 +48,7 @@ OTHERS = """\
 @click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
-@click.option("--ops", help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]")
+@threat_option("the model's")
 @click.option(
     "--alpha",
     type=float,
@@ -62,8 +61,8 @@ OTHERS = """\
 )
 @click.option("--bound", help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
 @click.option("--seed", type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]")
-@click.option("--limit", type=int, help="Certify only the first rows, up to this number. It can be raised later.")
-@click.option("--sample", type=int, help="Certify this number of rows, drawn at random with the seed.")
+@click.option("--limit", type=int, help="Certify only the first rows, up to this number, which can be raised later.")
+@click.option("--sample", type=int, help="Certify this many rows, drawn at random with the seed.")
 @engine_options
 @running_options
 @column_options
@@ -84,45 +83,49 @@ def certify_command(
     settings: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Certify the inputs of a file with the model MODEL.
+    """Certify the inputs of a file with MODEL.
 
     Resumable: run the same command again after an interruption. The exit status is 1 if some rows could not be
     certified, and 2 if the run stopped.
     """
-    from adaptdel.runs.certify import CertificationJob, certify_data
+    from adaptdel.runs.certify import certify_data
     from adaptdel.runs.inputs import Source
 
     def note(text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    named, running, ray = chosen_settings(settings, SETTINGS, RUNNING, RAY)
-    rule = named | _given(options, "ops", "alpha", "bound", "seed")
+    saved = read_settings(model)
+    of_model = MODELS.get(saved.kind).run_options
+    chosen, running, ray = chosen_settings(settings, of_model, ("compile",), RAY)
+    chosen |= _given(options, "ops", "alpha", "bound", "seed")
     if votes is not None:
-        rule["n_select"], rule["n_estimate"] = two_integers(votes, ",", "1000,4000")
+        chosen["n_select"], chosen["n_estimate"] = two_integers(votes, ",", "1000,4000")
     if preset is not None:
-        rule = paper_certification(class_count(model)) | rule
-        if rule["alpha"] == PAPER_ALPHA / 2:
+        chosen = paper_certification(len(saved.classes)) | chosen
+        if chosen["alpha"] == PAPER_ALPHA / 2:
             note(f"two classes: alpha is half of the paper's {PAPER_ALPHA}, for each of its two bounds")
     if sample is not None and options["limit"] is not None:
         raise ValueError("--sample and --limit cannot be given together")
-    drawn = None if sample is None else DrawnRows(sample, rule.get("seed", CERTIFICATION.seed))
+    drawn = None if sample is None else DrawnRows(sample, chosen.get("seed", CERTIFICATION.seed))
+    if drawn is not None and "seed" not in of_model:
+        chosen.pop("seed", None)  # it is that of the sample alone
     columns = data_columns(model, options["text_column"], options["label_column"])
-    source = Source(data_path(data), **columns, encoding=options["encoding"], sample=drawn)
-    job = CertificationJob(
-        model,
-        source,
-        out,
-        rule,
-        limit=options["limit"],
-        running=running | _given(options, "device", "dtype", "batch_tokens"),
-        engine=EngineSettings(options["engine"], options["workers"], **ray),
-    )
+    source = Source(data, **columns, encoding=options["encoding"], sample=drawn)
     with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes
-        result = certify_data(job, note=note, progress="log")
-    if result.already_done:
-        click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
-    click.echo(summary(result.manifest, out, as_json=as_json))
-    context.exit(1 if result.manifest["totals"]["problems"] else 0)
+        manifest = certify_data(
+            model,
+            source,
+            out,
+            settings=chosen,
+            limit=options["limit"],
+            engine=EngineSettings(options["engine"], options["workers"], **ray),
+            running=running | _given(options, "device", "dtype", "batch_tokens"),
+            note=note,
+            progress="log",
+        ).manifest
+    click.echo(summary(manifest, out, as_json=as_json))
+    assert manifest.totals is not None
+    context.exit(1 if manifest.totals["problems"] else 0)
 
 
 def _given(options: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -130,24 +133,22 @@ def _given(options: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: options[name] for name in names if options[name] is not None}
 
 
-def next_certify(model: Path) -> str:
-    """The command that certifies with a model; the user has to name data that it was not trained on."""
-    return (
-        f"next: {shlex.join(['adaptdel', 'certify', str(model)])} --data TEST_FILE --out {shlex.quote(f'{model}-run')}"
-    )
-
-
-def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
-    """The totals of a run, for a terminal or as JSON."""
-    totals = manifest["totals"]
-    protected = protected_label(manifest)
+def summary(manifest: Manifest, out: Path, *, as_json: bool) -> str:
+    """The totals of a finished run, for a terminal or as JSON."""
+    totals, plan = manifest.totals, manifest.plan
+    assert totals is not None
     if as_json:
-        shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
-        return json.dumps({"run": str(out), **totals, **shared}, indent=2, ensure_ascii=False)
+        shared = {
+            "alpha": plan.alpha,
+            "ops": plan.ops,
+            "threat": str(plan.threat),
+            "started": manifest.started,
+            "finished": manifest.finished,
+        }
+        return json.dumps({"run": str(out), **totals, **shared, "plan": plan.to_dict()}, indent=2, ensure_ascii=False)
     certified = totals["inputs"] - totals["problems"]
-    is_exact = "method" in manifest
-    how = "(exact)" if is_exact else f"at alpha {manifest['alpha']:g}; {totals['abstained']} abstained"
-    ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
+    how = f"at alpha {plan.alpha:g}; {totals['abstained']} abstained" if plan.sampled_at_random else "(exact)"
+    ops = "" if plan.threat == ANY_EDIT else f" against {plan.threat}"
     counted, answers = (totals["labelled"], "right answers") if totals["labelled"] else (certified, "answers")
     lines = [
         f"{totals['certified_at_1']} of {counted} inputs have {answers} with a radius of at least 1{ops} {how}"
@@ -156,20 +157,25 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]
     if (characters := totals["mean_character_radius"]) is not None:
         rows.append(("mean certified radius in characters", number(characters)))
-    if certified and not is_exact:
+    if totals["calls"]:
         rows.append(("votes per input", number(totals["calls"] / certified, 1)))
+    if totals["padded"]:
+        rows.append(("correct no matter what text is added before and after", f"{totals['padded']} of {counted}"))
     if totals["covering"]:
         rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))
     lines.append(text_table(("measure", "value"), rows).to_terminal())
-    how = "protects" if (manifest["model"] or {}).get("protects") is not None else "with its decision threshold,"
-    lines += [] if protected is None else _protection(totals, protected, how)
+    how = "protects" if manifest.model.protects is not None else "with its decision threshold,"
+    lines += [] if manifest.protects is None else _protection(totals, manifest.protects, how, noun(manifest.unit))
     lines += ["", *by_class(totals), ""] if totals["classes"] else []
-    lines += [f"warning: {sentence}" for sentence in totals["warnings"]]
-    lines += [f"what may help: {what_may_help_run(manifest)}"] if totals["warnings"] else []
+    if totals["warnings"]:
+        from adaptdel.advice import what_may_help_run
+
+        lines += [f"warning: {sentence}" for sentence in totals["warnings"]]
+        lines.append(f"what may help: {what_may_help_run(manifest)}")
     return "\n".join([*lines, f"run: {out}"])
 
 
-def _protection(totals: dict[str, Any], protected: str, how: str) -> list[str]:
+def _protection(totals: dict[str, Any], protected: str, how: str, unit: str) -> list[str]:
     """What the threshold does for the class that it protects: detection, radius, false positives."""
     own = next((row for row in totals["classes"] if str(row["label"]) == protected and row["inputs"]), None)
     if own is None:
@@ -181,6 +187,7 @@ def _protection(totals: dict[str, Any], protected: str, how: str) -> list[str]:
         "",
         f"{how} {protected}: {percent(own['recall'])} are detected, with a mean radius of "
         f"{number(own['mean_radius'])}; false positives: {wrong:,} of {others:,} other inputs{share}",
+        *([f"of {protected}, {sentence} are detected"] if (sentence := padding_sentence(own, unit)) else []),
     ]
 
 

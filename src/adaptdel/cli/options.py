@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any
 
 import click
 
+from adaptdel.core.threat import Threat
 from adaptdel.runs.engine import ENGINE, ENGINES
 from adaptdel.settings import DTYPES
 from adaptdel.text.data import DATA
 
 DATA_HELP = (
     "Data: a file (JSON, CSV or Parquet, also gzipped), a glob in quotes, a folder of such files, an address such as "
-    "s3://bucket/folder, or a Hugging Face data set. Can be given several times."
+    "s3://bucket/folder, or a Hugging Face data set. Repeatable."
 )
 RAY = ("ray_address", "cpus_per_worker", "gpus_per_worker")  # fields of `EngineSettings` for --set
 
 
 def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs by name. A value is JSON, numbers separated by commas, or a text.
+    """NAME=VALUE pairs by name. A value is JSON, numbers separated by commas, or a string.
 
     >>> read_settings(["learning_rate=1e-5", "kept=4,12", "loss=votes"])
     {'learning_rate': 1e-05, 'kept': [4, 12], 'loss': 'votes'}
@@ -53,7 +56,9 @@ def chosen_settings(pairs: Iterable[str], *groups: Iterable[str]) -> list[dict[s
     return [{name: values[name] for name in group if name in values} for group in listed]
 
 
-set_option = click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Another setting; repeatable.")
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other setting; repeatable."
+)
 
 
 def list_settings_option(text: Callable[[], str]) -> Callable[[Any], Any]:
@@ -70,7 +75,7 @@ def list_settings_option(text: Callable[[], str]) -> Callable[[Any], Any]:
         is_eager=True,
         expose_value=False,
         callback=show,
-        help="List what --set can set, and end.",
+        help="List what --set can set, and exit.",
     )
 
 
@@ -98,17 +103,31 @@ engine_options = _all(
         default=ENGINE.engine,
         show_default=True,
         type=click.Choice(ENGINES),
-        help="Where to work: on this machine, or on a Ray cluster.",
+        help="Where to run: on this machine or on a Ray cluster.",
     ),
     click.option(
         "--workers", type=int, help="Worker processes, each with the model.  [default: 1; on Ray, all CPUs but one]"
     ),
 )
+
+
+def threat_option(default: str) -> Callable[[Any], Any]:
+    """``--threat``, whose `Threat` is the parameter ``ops``; None if it is left out."""
+    return click.option(
+        "--threat",
+        "ops",
+        metavar="LIST",
+        callback=lambda _, __, text: None if text is None else Threat.parse(text),
+        help="The attacker: edit, or some of del,ins,sub; padding also allows any text before and after; "
+        f"long counts an insertion of any length as one edit. Example: edit,padding.  [default: {default}]",
+    )
+
+
 # Where and how a transformer runs.
 running_options = _all(
-    click.option("--device", help="Of a transformer: cpu, cuda, cuda:1.  [default: the GPU if any]"),
-    click.option("--dtype", type=click.Choice(DTYPES), help="Its precision.  [default: the model's]"),
-    click.option("--batch-tokens", type=int, help="The largest number of subwords in its batches."),
+    click.option("--device", help="Device for a transformer: cpu, cuda or cuda:1.  [default: the GPU if there is one]"),
+    click.option("--dtype", type=click.Choice(DTYPES), help="Precision for a transformer.  [default: the model's]"),
+    click.option("--batch-tokens", type=int, help="Largest number of subwords in a batch for a transformer."),
 )
 
 
@@ -133,4 +152,11 @@ def described(kind: Any, skip: Iterable[str] = ()) -> str:
     shown = [field for field in fields(kind) if field.name not in (*skip, "details")]
     return "\n".join(
         f"  {field.name}={getattr(kind, field.name, field.default)}: {texts.get(field.name, '')}" for field in shown
+    )
+
+
+def next_certify(model: Path) -> str:
+    """The command that certifies with a model; the user has to name data that it was not trained on."""
+    return (
+        f"next: {shlex.join(['adaptdel', 'certify', str(model)])} --data TEST_FILE --out {shlex.quote(f'{model}-run')}"
     )

@@ -1,4 +1,4 @@
-"""``adaptdel recertify``: derive new radii from the stored votes of a run."""
+"""``adaptdel recertify``: derive new radii from the stored evidence of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from adaptdel.cli.certify import summary
+from adaptdel.cli.options import threat_option
 from adaptdel.cli.verify import WORK_HELP
 from adaptdel.core.checks import STEPS
 
@@ -16,16 +17,18 @@ from adaptdel.core.checks import STEPS
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the new run.")
 @click.option("--alpha", type=float, help="Largest probability that a certificate is wrong.  [default: that of RUN]")
-@click.option("--ops", help="Operations of the attacker: edit, or some of del,ins,sub.  [default: those of RUN]")
+@threat_option("that of RUN")
 @click.option("--bound", help="tight or paper.  [default: that of RUN]")
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def recertify_command(run: Path, out: Path, as_json: bool, **options: Any) -> None:
-    """Derive new radii from the votes stored in the folder RUN, without the model.
+    """Derive new radii from the evidence of a run.
+
+    The folder RUN holds the evidence, such as votes; the model is not needed.
 
     Options that are omitted keep the value of RUN. Each certificate holds with its own confidence 1 - alpha. Decide
     on the settings before you look at the results: choosing the best of several runs invalidates the confidence.
     """
-    from adaptdel.runs.rederive import recertify
+    from adaptdel.runs.certify import recertify
 
     click.echo(summary(recertify(run, out, **options), out, as_json=as_json))

@@ -1,4 +1,4 @@
-"""``adaptdel status``: how far a run is, also while another process certifies or attacks."""
+"""``adaptdel status``: the progress of a run, also while another process certifies or attacks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from adaptdel.attacks.attack_run import is_attack_run, read_attack_run
-from adaptdel.runs.storage import FINISHED, RUNNING, STOPPED, read_status
+from adaptdel.runs.storage import FINISHED, RUNNING, STOPPED, is_run, read_status
 from adaptdel.store import is_locked
 from adaptdel.tables import number, percent, text_table
 
@@ -18,11 +17,11 @@ from adaptdel.tables import number, percent, text_table
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def status_command(run: Path, as_json: bool) -> None:
-    """Show how far the run in the folder RUN is.
+    """Show the progress of the run in the folder RUN.
 
-    It is only read, also while another process certifies. The exit status is 0 whether the run is finished or not.
+    The run is only read, so another process may be certifying. The exit status is 0 whether the run is finished or not.
     """
-    values = attack_status(run) if is_attack_run(run) else read_status(run)
+    values = read_status(run) if is_run(run) else attack_status(run)
     if as_json:
         click.echo(json.dumps({"run": str(run), **values}, indent=2))
         return
@@ -34,13 +33,14 @@ def status_command(run: Path, as_json: bool) -> None:
 
 def attack_status(folder: Path) -> dict[str, Any]:
     """How far a run of attacks is, in plain values."""
+    from adaptdel.attacks.attack_run import read_attack_run
+
     attacked = read_attack_run(folder)
-    measures = attacked.measures
-    sessions = attacked.manifest.get("sessions") or [{}]
+    measures, sessions = attacked.measures, attacked.manifest.sessions
     return {
         "state": FINISHED if attacked.finished else RUNNING if is_locked(folder) else STOPPED,
-        "recipe": attacked.manifest["recipe"],
-        "inputs": sessions[-1].get("rows"),
+        "recipe": attacked.manifest.recipe,
+        "inputs": sessions[-1].rows if sessions else None,
         "attacked": len(attacked.records),
         "failures": measures["errors"],
         "accuracy before": measures["accuracy_before"],

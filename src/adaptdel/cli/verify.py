@@ -1,34 +1,29 @@
-"""``adaptdel verify``: derive certificates again from their votes, in ball arithmetic."""
+"""``adaptdel verify``: derive certificates again from their evidence: from votes, in ball arithmetic."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from adaptdel.certification.exact import FORMAT as EXACT_FORMAT
-from adaptdel.certification.verify import NOT_CHECKED, USUAL_ALPHA, verify
-from adaptdel.cli.options import data_path
-from adaptdel.core.bounds import BOUNDS
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.evidence import Plan
+from adaptdel.certification.verify import NOT_CHECKED, verify
 from adaptdel.core.checks import STEPS
-from adaptdel.core.noise import NOISES
-from adaptdel.core.rates import RATES
-from adaptdel.core.threat import Threat
 from adaptdel.files import NotJSON, parse
 from adaptdel.models.model_files import load_model
+from adaptdel.runs.certify import Results, verify_run, verify_with_model
 from adaptdel.runs.inputs import Source
-from adaptdel.runs.storage import Run
-from adaptdel.text.data import DrawnRows
+from adaptdel.runs.storage import read_run
 
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
 FORMS = "must be a JSON certificate, a list of them, or one per line"
-HOW = ("proven in ball arithmetic", "derived again in integers")  # of votes, of exact certificates
+USUAL_ALPHA = 0.05
 FROM_MODEL = ", from the model"
 SHOWN = 20  # failed certificates that are printed
-Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
 
 
 @click.command("verify")
@@ -41,7 +36,7 @@ Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for e
 def verify_command(
     context: click.Context, file: Path, work: int, model: Path | None, data: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check certificates: derive each radius again.
+    """Verify certificates by deriving each radius again.
 
     Radii are derived from the votes, or from the integers of exact certificates. FILE is a JSON file with one
     certificate, a list of certificates or one certificate per line, or the folder of a run. For a run, the totals
@@ -81,14 +76,13 @@ def verify_command(
             click.echo(f"and {len(failed) - SHOWN} more: --json lists them all")
         skipped = f"; {len(unchecked)} not checked" if unchecked else ""
         click.echo(f"{count - len(failed)} of {count} certificates hold, {' or '.join(sorted(check.how))}{skipped}")
+    if check.alpha > USUAL_ALPHA * (1 + 1e-9):
+        check.notes.append(
+            f"alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may be wrong with "
+            "that probability"
+        )
     for note in check.notes:
         click.echo(f"{file}: note: {note}", err=True)
-    if check.alpha > USUAL_ALPHA * (1 + 1e-9):
-        click.echo(
-            f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may "
-            "be wrong with that probability",
-            err=True,
-        )
     context.exit(1 if failed or not run_holds else 0)
 
 
@@ -110,61 +104,37 @@ class _Check:
     def results(self) -> Results:
         """The problems of every certificate, with its place in the file or run."""
         if self.file.is_dir():
-            from adaptdel.runs.rederive import verify_run
-            from adaptdel.runs.storage import read_run
-
             run = read_run(self.file)
-            yield from verify_run(run, work=self.work, note=self._note)
-            self.how.add(HOW["method" in run.manifest])
-            self._take_notes(run.manifest, run.manifest["alpha"])
+            yield from verify_run(run, work=self.work, note=lambda text: self._take([text]))
+            self._take_notes(run.manifest.plan, run.manifest.plan.alpha)
             if self.model is not None:
-                yield from self._with_model(run)
-            return
-        if self.model is not None:
+                self.how = {"derived again from the weights of the model and the texts"}
+                source = Source.of(run.manifest.data, self.data or None)
+                model = load_model(self.model)
+                for place, problems in verify_with_model(run, model, source, note=lambda text: self._take([text])):
+                    if problems:
+                        yield place if place == "the run" else f"{place}{FROM_MODEL}", problems
+        elif self.model is not None:
             raise ValueError(f"{self.file}: --model needs the folder of a run")
-        for place, values in read_certificates(self.file):
-            problems = verify(values, work=self.work)
-            self.how.add(HOW[isinstance(values, dict) and values.get("format") == EXACT_FORMAT])
-            yield place, problems
-            if not problems:
-                self._take_notes(values, values["derived"].get("alpha", 0.0))
+        else:
+            for place, values in _certificates(self.file):
+                problems = verify(values, work=self.work)
+                yield place, problems
+                if not problems:
+                    certificate = Certificate.from_dict(values)
+                    self._take_notes(certificate.plan, certificate.alpha, certificate.evidence.notes())
 
-    def _with_model(self, run: Run) -> Results:
-        from adaptdel.runs.rederive import verify_with_model
-
-        stated = run.manifest["data"]
-        path = data_path(self.data or tuple(stated["path"] if isinstance(stated["path"], list) else [stated["path"]]))
-        drawn = DrawnRows(**stated["sample"]) if "sample" in stated else None
-        source = Source(path, stated["text"], stated["label"], stated["encoding"], drawn)
-        assert self.model is not None
-        self.how = {"derived again from the weights of the model and the texts"}
-        for place, problems in verify_with_model(run, load_model(self.model), source, note=self._note):
-            if problems:
-                yield place if place == "the run" else f"{place}{FROM_MODEL}", problems
-
-    def _take_notes(self, values: Mapping[str, Any], alpha: float) -> None:
-        """The notes on a certificate that holds, or on a run."""
+    def _take_notes(self, plan: Plan, alpha: float, of_evidence: Iterable[str] = ()) -> None:
+        """What has to be said of a certificate that holds, or of a run."""
+        self.how.add(plan.verified)
         self.alpha = max(self.alpha, alpha)
-        threat = Threat(values["ops"])
-        limits = [] if threat == Threat() else [f"only {threat.verbs}"]
-        limits += ["may not edit every token"] if values.get("touchable") is not None else []
-        limits += ["may replace a token by some tokens only"] if values.get("replacements") is not None else []
-        if limits:
-            self._note(f"holds against an attacker who {' and '.join(limits)}")
-        noise = values.get("noise") or {}
-        rate: dict[str, Any] = noise["rate"] if isinstance(noise.get("rate"), dict) else {}
-        for registry, name in ((BOUNDS, values.get("bound")), (NOISES, noise.get("kind")), (RATES, rate.get("kind"))):
-            if name is not None and not registry.is_own(name):
-                self._note(
-                    f"{name} (registered {registry.noun}, not verified by adaptdel): radii were derived by it again, "
-                    "its proof is its author's"
-                )
+        self._take([*plan.notes(), *of_evidence])
 
-    def _note(self, text: str) -> None:
-        self.notes += [] if text in self.notes else [text]
+    def _take(self, notes: Iterable[str]) -> None:
+        self.notes += [text for text in notes if text not in self.notes]
 
 
-def read_certificates(file: Path) -> list[tuple[str, Any]]:
+def _certificates(file: Path) -> list[tuple[str, Any]]:
     """The certificates of a file, each with its place in the file."""
     place = str(file)
     try:

@@ -15,7 +15,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -32,7 +32,6 @@ from typing import Any, ClassVar
 
 from adaptdel.core.checks import check_choice, check_int, check_real
 from adaptdel.core.registry import own_modules
-from adaptdel.models.model_files import load_model
 
 Work = Callable[[Iterable[Any]], Iterator[Any]]  # from items to results
 
@@ -69,6 +68,8 @@ class ModelSource:
 
     def load(self) -> Any:
         """Load the model; ValueError if its fingerprint differs."""
+        from adaptdel.models.model_files import load_model
+
         for name in self.modules:
             import_module(name)
         model = with_settings(load_model(self.model, self.running), self.settings)
@@ -129,7 +130,7 @@ class Task(ABC):
         return () if self.source is None else (self.source.model,)
 
     def at(self, copies: Mapping[Path, Path]) -> Task:
-        """The same task for copies of its `paths` in other places."""
+        """The same task for copies of its `paths` elsewhere."""
         return self if self.source is None else replace(self, source=self.source.at(copies))
 
     @property
@@ -213,7 +214,7 @@ class Engine(ABC):
     def __init__(self) -> None:
         self.workers: list[Worker] = []
 
-    def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
+    def map(self, task: Task, items: Iterable[Any], total: int) -> Any:
         """Yield the result of every item, in the order in which they are finished.
 
         Items are taken from the iterable only as fast as workers finish them.
@@ -275,7 +276,7 @@ class Engine(ABC):
 
     @abstractmethod
     def size(self, left: int) -> int:
-        """How many workers there should be for so many items."""
+        """How many workers there should be for this many items."""
 
     @abstractmethod
     def new_worker(self) -> Worker:
@@ -343,12 +344,9 @@ class LocalEngine(Engine):
         super().__init__()
         self._most = workers
 
-    def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
-        """Yield the result of every item, in the order in which they are finished."""
-        if self._most == 1:
-            yield from task.load()(items)
-        else:
-            yield from super().map(task, items, total)
+    def map(self, task: Task, items: Iterable[Any], total: int) -> Any:
+        """An iterator over the result of every item, in the order in which they are finished."""
+        return task.load()(items) if self._most == 1 else super().map(task, items, total)
 
     def size(self, left: int) -> int:
         """As many as were asked for, at most one for each item."""
@@ -446,7 +444,7 @@ def _worker_environment(workers: int) -> Iterator[None]:
 
 
 def thread_settings(threads: int) -> dict[str, str]:
-    """Environment variables that give a worker so many threads, and no progress bars."""
+    """Environment variables that give a worker this many threads, and no progress bars."""
     return dict.fromkeys(_THREADS, str(max(1, threads))) | {"TQDM_DISABLE": "1"}
 
 

@@ -9,65 +9,92 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from adaptdel.runs.records import label_text
-from adaptdel.text.data import DATA, DrawnRows, InvalidRow, Row, read_each_row, short_hash
+from adaptdel.text.data import DATA, DrawnRows, InvalidRow, Row, label_text, read_each_row, short_hash
 from adaptdel.text.formats import HUB, data_files, shown_name
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """The data of a run, as its manifest states them.
+
+    Attributes:
+        path: the files, as they were named.
+        text: the column of the texts.
+        label: the column of the labels.
+        encoding: of the files.
+        sample: the rows that were drawn; None for all.
+        files: the number of files.
+        bytes: their size.
+        sha256: of the file as it is stored, so of a gzipped one before it is unpacked; of several files, of the list of
+            their hashes. None for data with a remote file.
+        remote: of remote data, a hash of the addresses, sizes and checksums that the file system states. A data set of
+            Hugging Face has neither hash; it is identified by its name.
+    """
+
+    path: tuple[str, ...]
+    text: str
+    label: str
+    encoding: str
+    sample: DrawnRows | None = None
+    files: int = 1
+    bytes: int | None = None
+    sha256: str | None = None
+    remote: str | None = None
+
+    def identity(self) -> tuple[Any, ...]:
+        """What differs if the data were changed."""
+        return self.sha256, self.remote, self.files
 
 
 @dataclass(frozen=True)
 class Source:
     """Data files, their columns and their encoding, and which rows are drawn; None for all."""
 
-    path: str | tuple[str, ...]
+    path: tuple[str, ...]
     text: str = DATA.text
     label: str = DATA.label
     encoding: str = DATA.encoding
     sample: DrawnRows | None = None
+
+    @classmethod
+    def of(cls, facts: DataFacts, path: tuple[str, ...] | None = None) -> Source:
+        """The data that a manifest states, or the same columns and rows of other files."""
+        if not (path or facts.path) or (path is None and facts.path == IN_MEMORY):
+            raise ValueError("the run does not name its data file: give it with --data")
+        return cls(path or facts.path, facts.text, facts.label, facts.encoding, facts.sample)
 
     @property
     def name(self) -> str:
         """The name of the data in messages."""
         return shown_name(self.path)
 
-    def identity(self, progress: Any = False) -> dict[str, Any]:
-        """The columns, the encoding, the size and the SHA-256 of the data; of a gzipped file, before it is unpacked.
+    def facts(self, *, hashed: bool = True, progress: Any = False) -> DataFacts:
+        """What is known of the data; the hash of large files takes minutes, with ``progress`` as in `reporter`.
 
-        The SHA-256 of several files is that of the list of theirs. Data with a remote file have none: `remote` is a
-        hash of the addresses, sizes and checksums that the file system states. A data set of Hugging Face has neither;
-        it is identified by its name. ``progress`` is as in `reporter`; a callable, which counts items, is not called.
+        A callable, which counts items, is not called.
         """
-        path = self.path if isinstance(self.path, str) else list(self.path)
-        described: dict[str, Any] = {
-            "path": path,
-            **{name: getattr(self, name) for name in ("text", "label", "encoding")},
-        }
-        if self.sample is not None:
-            described["sample"] = asdict(self.sample)
         files = data_files(self.path)
-        unknown = {**described, "files": len(files), "bytes": None, "sha256": None, "remote": None}
-        if any(file.kind == HUB for file in files):
-            return unknown
-        next(self._everything(), None)  # data that cannot be read are refused before the hash, which takes minutes
-        identities = [file.identity(not callable(progress) and progress) for file in files]
-        size, digest = sum(size for size, _ in identities), identities[0][1]
+        known = DataFacts(self.path, self.text, self.label, self.encoding, self.sample, len(files))
+        if not hashed or any(file.kind == HUB for file in files):
+            return known
+        digests = [file.identity(not callable(progress) and progress) for file in files]
+        size, digest = sum(size for size, _ in digests), digests[0][1]
         if len(files) > 1:
-            digest = hashlib.sha256("".join(f"{each}\n" for _, each in identities).encode()).hexdigest()
-        name = "remote" if any(file.is_remote for file in files) else "sha256"
-        return unknown | {"bytes": size, name: digest}
+            digest = hashlib.sha256("".join(f"{each}\n" for _, each in digests).encode()).hexdigest()
+        is_remote = any(file.is_remote for file in files)
+        return replace(known, bytes=size, sha256=None if is_remote else digest, remote=digest if is_remote else None)
 
     def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
         """The rows in order up to row number ``limit``, including invalid rows."""
-        rows = self._everything()
-        if self._drawn is not None:
-            rows = (row for row in rows if row.number in self._drawn)
-        return islice(rows, limit)
+        drawn, rows = self._drawn, self._everything()
+        return islice(rows if drawn is None else (row for row in rows if row.number in drawn), limit)
 
     def _everything(self) -> Iterator[Row | InvalidRow]:
         return read_each_row(self.path, text=self.text, label=self.label, encoding=self.encoding)
@@ -75,26 +102,30 @@ class Source:
     @cached_property
     def _drawn(self) -> frozenset[int] | None:
         """The numbers of the rows of the sample."""
-        return None if self.sample is None else frozenset(n + 1 for n in self.sample.places(self._everything()))
+        if self.sample is None:
+            return None
+        return frozenset(number + 1 for number in self.sample.positions(self._everything()))
+
+
+IN_MEMORY = ("in memory",)
 
 
 @dataclass(frozen=True)
 class MemorySource(Source):
     """Texts and labels in memory; in a manifest they are known by the SHA-256 of their contents."""
 
-    path: str | tuple[str, ...] = "in memory"
+    path: tuple[str, ...] = IN_MEMORY
     texts: Sequence[Any] = ()
     labels: Sequence[Any] | None = None
 
-    def identity(self, progress: Any = False) -> dict[str, Any]:
+    def facts(self, *, hashed: bool = True, progress: Any = False) -> DataFacts:
         """The names of the columns, and the SHA-256 of the texts and labels."""
         labels = [None] * len(self.texts) if self.labels is None else self.labels
         digest = hashlib.sha256()
         for text, label in zip(self.texts, labels, strict=True):
             content = text if isinstance(text, (str, int, float)) else repr(text)
             digest.update(json.dumps([content, _plain(label)]).encode() + b"\n")
-        described = {name: getattr(self, name) for name in ("path", "text", "label", "encoding")}
-        return {**described, "files": 1, "bytes": None, "sha256": digest.hexdigest(), "remote": None}
+        return DataFacts(self.path, self.text, self.label, self.encoding, sha256=digest.hexdigest())
 
     def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
         """The texts in order, numbered from 1."""
@@ -103,7 +134,7 @@ class MemorySource(Source):
             if not isinstance(text, str):
                 yield InvalidRow(place + 1, f"the text must be a str, got {type(text).__name__}")
             elif label is not None and (not isinstance(label, (int, str)) or isinstance(label, bool)):
-                yield InvalidRow(place + 1, f"the label must be a text or an integer, got {label!r:.60}")
+                yield InvalidRow(place + 1, f"the label must be a string or an integer, got {label!r:.60}")
             else:
                 yield Row(place + 1, text, label)
 
@@ -181,7 +212,7 @@ class Survey:
         if self.used:
             yield (
                 f"{source.name}: the model was trained, calibrated or given its threshold on {len(self.used):,} of the "
-                f"{self.rows:,} texts, the first is row {min(self.used)}: figures on these may be too good"
+                f"{self.rows:,} texts, the first is row {min(self.used)}: figures on these may be too optimistic"
             )
 
 

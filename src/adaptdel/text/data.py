@@ -1,4 +1,8 @@
-"""Labelled data: the rows of files and data sets, with text and label; the held-out split."""
+"""Labelled data: the rows of files and data sets, with text and label.
+
+There are two ways to set rows apart. `held_out_rows` and `fold_of` draw by text, so that no model is measured on a text
+that it has seen. `DrawnRows` draws by row, whatever it holds, as new texts will come: for samples and for proofs.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import nsmallest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +34,7 @@ from adaptdel.text.units import Tokens, Unit
 
 Label = int | str
 TextHashes = npt.NDArray[np.uint64]
+Drawn = TypeVar("Drawn")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
@@ -60,7 +65,7 @@ class DrawnRows:
         check_int("sample", self.rows, least=1)
         check_int("the seed of the sample", self.seed, most=2**63 - 1)
 
-    def places(self, everything: Iterable[Any]) -> list[int]:
+    def positions(self, everything: Iterable[Any]) -> list[int]:
         """The positions of the drawn rows from 0, ascending; a larger sample of the same seed holds them all."""
         key = f"sample {self.seed}".encode()
 
@@ -68,6 +73,10 @@ class DrawnRows:
             return hashlib.blake2b(position.to_bytes(8, "little"), digest_size=16, key=key).digest()
 
         return sorted(nsmallest(self.rows, (position for position, _ in enumerate(everything)), key=drawn))
+
+    def of(self, everything: Sequence[Drawn]) -> list[Drawn]:
+        """The drawn ones of a sequence, in order."""
+        return [everything[place] for place in self.positions(everything)]
 
 
 @dataclass(frozen=True)
@@ -95,11 +104,7 @@ class InvalidRow:
 
 
 def read_rows(
-    path: DataPath,
-    *,
-    text: str = DATA.text,
-    label: str = DATA.label,
-    encoding: str = DATA.encoding,
+    path: DataPath, *, text: str = DATA.text, label: str = DATA.label, encoding: str = DATA.encoding
 ) -> Iterator[Row]:
     """Iterate over the rows of one or several files, as a stream: see `adaptdel.text.formats` for what ``path`` may be.
 
@@ -112,11 +117,7 @@ def read_rows(
 
 
 def read_each_row(
-    path: DataPath,
-    *,
-    text: str = DATA.text,
-    label: str = DATA.label,
-    encoding: str = DATA.encoding,
+    path: DataPath, *, text: str = DATA.text, label: str = DATA.label, encoding: str = DATA.encoding
 ) -> Iterator[Row | InvalidRow]:
     """Iterate over the rows like `read_rows`, invalid ones included; they are numbered throughout all files."""
     earlier = 0
@@ -175,18 +176,14 @@ class Examples:
     digest: str  # the SHA-256 of texts and labels, the same for every file format
     notes: list[str] = field(default_factory=list)  # about skipped, repeated and contradictory rows
 
-    def take(self, places: Sequence[int]) -> Examples:
+    def take(self, positions: Sequence[int]) -> Examples:
         """Some of the rows; the digest stays that of the file."""
-        texts, labels = [self.texts[n] for n in places], [self.labels[n] for n in places]
-        return Examples(texts, labels, [self.rows[n] for n in places], self.digest, self.notes)
+        texts, labels = [self.texts[n] for n in positions], [self.labels[n] for n in positions]
+        return Examples(texts, labels, [self.rows[n] for n in positions], self.digest, self.notes)
 
 
 def read_examples(
-    path: DataPath,
-    *,
-    text: str = DATA.text,
-    label: str = DATA.label,
-    encoding: str = DATA.encoding,
+    path: DataPath, *, text: str = DATA.text, label: str = DATA.label, encoding: str = DATA.encoding
 ) -> Examples:
     """Read all rows that have a text and a label, for training and calibration; `Examples.notes` counts the others."""
     rows, empty, unlabelled, first = [], 0, 0, 0
@@ -201,7 +198,9 @@ def read_examples(
         raise ValueError(f"{shown_name(path)}: no row has a label in the column {label!r}: name it with --label-column")
     if not rows:
         raise ValueError(f"{shown_name(path)}: holds no {'rows' if not empty else 'text that is not empty'}")
-    labels = same_type([row.label for row in rows if row.label is not None])
+    labels: list[Label] = [row.label for row in rows if row.label is not None]
+    if not all(isinstance(each, int) for each in labels):  # a file may use both 1 and "spam"
+        labels = [str(each) for each in labels]
     notes = [f"{empty} empty texts were skipped"] if empty else []
     if unlabelled:
         count = "1 row" if unlabelled == 1 else f"{unlabelled} rows"
@@ -211,19 +210,40 @@ def read_examples(
     return Examples(texts, labels, numbers, content_digest(texts, labels), notes)
 
 
-def same_type(labels: Sequence[Label]) -> list[Label]:
-    """The labels unchanged if all are int, otherwise all as str: a file may use both 1 and "spam" as labels."""
-    if all(isinstance(label, int) for label in labels):
-        return list(labels)
-    return [str(label) for label in labels]
-
-
 def content_digest(texts: Iterable[str], labels: Iterable[Label]) -> str:
     """The SHA-256 of texts and labels, in order."""
     digest = hashlib.sha256()
     for row in zip(texts, labels, strict=True):
         digest.update(json.dumps(row).encode() + b"\n")
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1024, typed=True)
+def label_text(label: Any) -> str:
+    r"""A label as the tables hold it: a text as it is, a number, true, false or null as JSON.
+
+    A text that is JSON itself is quoted, so that `label_value` gives back the label and its type.
+
+    >>> [label_text(label) for label in ("spam", 1, "1")]
+    ['spam', '1', '"1"']
+    """
+    value = label.item() if hasattr(label, "item") else label
+    if isinstance(value, str) and label_value(value) == value:  # no JSON text is equal to what it stands for
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+@lru_cache(maxsize=1024)
+def label_value(text: str) -> Any:
+    """The label that `label_text` wrote.
+
+    >>> [label_value(text) for text in ("spam", '"spam"', "1", '"1"')]
+    ['spam', 'spam', 1, '1']
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def text_hash(text: str) -> str:
@@ -257,18 +277,18 @@ def short_hash(text: Any) -> int:
     return int(text_hash(without_spacing(str(text)))[:16], 16)
 
 
-def held_out(text: str, fraction: float, seed: int) -> bool:
-    """Whether a text belongs to the held-out set: by the text and the seed only, so duplicates stay together.
+def fold_of(text: str, folds: int, seed: int) -> int:
+    """The part of a cross-validation that a text belongs to: by its words and the seed, so that repeats stay together.
 
-    >>> sum(held_out(str(number), 0.1, 0) for number in range(10_000))
-    949
+    >>> sum(fold_of(str(number), 3, 0) == 2 for number in range(9_000))
+    2918
     """
-    return _drawn(text, seed) < check_probability("fraction", fraction) * 2.0**64
+    return _drawn(text, seed) * folds >> 64
 
 
 def _drawn(text: str, seed: int) -> int:
-    """A number of 64 bits that depends on a text and a seed only."""
-    data = text.encode("utf-8", "surrogatepass")
+    """A number of 64 bits that depends on the words of a text and a seed only."""
+    data = without_spacing(text).encode("utf-8", "surrogatepass")
     drawn = hashlib.blake2b(data, digest_size=8, key=f"held out {seed}".encode()).digest()
     return int.from_bytes(drawn, "little")
 
@@ -278,18 +298,20 @@ def without_spacing(text: str) -> str:
     return " ".join(text.split())
 
 
-def held_out_rows(texts: Iterable[str], labels: Sequence[Any], fraction: float, seed: int) -> list[bool]:
+def held_out_rows(
+    texts: Iterable[str], labels: Sequence[Any], fraction: float, seed: int, *, least: int = 0
+) -> list[bool]:
     """Which rows belong to the held-out set: the same fraction of every class.
 
-    A class of n examples gives round(fraction · n) of them, those with the smallest numbers that are drawn from text
-    and seed, but not its only example. Texts that are equal, or differ in spacing only, stay together, by their first
-    label.
+    A class of n different texts gives round(fraction · n) of them, and at least ``least``: those with the smallest
+    numbers that are drawn from text and seed, but not its only text. Texts that are equal, or differ in spacing only,
+    stay together, by their first label.
 
     >>> sum(held_out_rows(map(str, range(100)), ["a"] * 90 + ["b"] * 10, 0.1, 0)[90:])
     1
     """
     check_probability("fraction", fraction)
-    rows = [_drawn(without_spacing(text), seed) for text in texts]
+    rows = [_drawn(text, seed) for text in texts]
     first: dict[int, Any] = {}
     for number, label in zip(rows, labels, strict=True):
         first.setdefault(number, label)
@@ -298,7 +320,7 @@ def held_out_rows(texts: Iterable[str], labels: Sequence[Any], fraction: float, 
         numbers.setdefault(label, []).append(number)
     limits = {}
     for label, drawn in numbers.items():
-        count = min(round(fraction * len(drawn)), len(drawn) - 1)
+        count = min(max(least, round(fraction * len(drawn))), len(drawn) - 1)
         limits[label] = sorted(drawn)[count]
     return [number < limits[first[number]] for number in rows]
 
@@ -335,20 +357,15 @@ class ExampleSet:
 
 
 def split_held_out(
-    examples: ExampleSet,
-    texts: Iterable[str],
-    *,
-    fraction: float,
-    seed: int,
-    validation: ExampleSet | None = None,
+    examples: ExampleSet, held: Sequence[bool], validation: ExampleSet | None = None
 ) -> tuple[ExampleSet, ExampleSet]:
-    """The training set and the validation set, both checked.
-
-    A ``fraction`` is held out by the text of each example, see `held_out_rows`; or it is 0, with a ``validation`` set.
-    """
-    held = held_out_rows(texts, examples.labels, fraction, seed) if fraction > 0 else [False] * len(examples.labels)
-    training, chosen = (_selected(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
-    validation = chosen if validation is None else validation
+    """The training set, and the validation set of the rows that are held out or of its own; both checked."""
+    tokens, parts = examples.tokens, []
+    for wanted in (False, True):
+        rows = [row for row, is_held in enumerate(held) if is_held == wanted]
+        chosen = tokens[rows] if isinstance(tokens, SplitTexts) else [tokens[row] for row in rows]
+        parts.append(ExampleSet(chosen, [examples.labels[row] for row in rows]))
+    training, validation = parts[0], validation or parts[1]
     classes = set(examples.labels)
     if not training.tokens:
         raise ValueError("training needs at least one example, got none")
@@ -364,13 +381,6 @@ def split_held_out(
             f"the validation examples have a class that training has not: {sorted(map(str, unknown))[0]!r}"
         )
     return training, validation
-
-
-def _selected(examples: ExampleSet, wanted: Sequence[bool]) -> ExampleSet:
-    rows = [row for row, use in enumerate(wanted) if use]
-    tokens = examples.tokens
-    chosen = tokens[rows] if isinstance(tokens, SplitTexts) else [tokens[row] for row in rows]
-    return ExampleSet(chosen, [examples.labels[row] for row in rows])
 
 
 def _repeated(texts: Sequence[str], labels: Sequence[Label]) -> list[str]:

@@ -202,9 +202,20 @@ def _json_records(data: IO[bytes], encoding: str) -> Iterator[Record]:
             rest = file.read(LONGEST_LINE - len(first) + 1)
             if len(first) + len(rest) > LONGEST_LINE:
                 raise ValueError(f"the array is longer than {LONGEST_LINE:,} characters: write one object a line")
-            yield from _json_array(first + rest)
-        else:
-            yield from (_json_record(line) for line in chain([first], lines) if line.strip())
+            try:
+                elements = json.loads(first + rest)
+            except (ValueError, RecursionError) as error:
+                advice = "the file must hold an array of objects, or one object a line"
+                raise ValueError(f"not JSON ({error}): {advice}") from None
+            yield from map(_json_object, elements)
+            return
+        for line in chain([first], lines):
+            if line.strip():
+                try:
+                    record = _json_object(json.loads(line))
+                except (ValueError, RecursionError) as error:
+                    record = f"not JSON ({error}): every line must be one object"
+                yield record
 
 
 def _lines(file: io.TextIOWrapper) -> Iterator[str]:
@@ -214,21 +225,8 @@ def _lines(file: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _json_array(text: str) -> Iterator[Record]:
-    try:
-        elements = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON ({error}): the file must hold an array of objects, or one object a line") from None
-    for element in elements:
-        yield element if isinstance(element, dict) else f"must be a JSON object, got {short_text(element)}"
-
-
-def _json_record(text: str) -> Record:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON ({error}): every line must be one object"
-    return record if isinstance(record, dict) else f"must be a JSON object, got {short_text(record)}"
+def _json_object(value: Any) -> Record:
+    return value if isinstance(value, dict) else f"must be a JSON object, got {short_text(value)}"
 
 
 def _text(data: IO[bytes], encoding: str, newline: str) -> io.TextIOWrapper:

@@ -17,11 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
-from adaptdel.certification.certificate import digest
 from adaptdel.core.noise import Noise
-from adaptdel.runs.records import TOTALLED, Totals, certificate_of, record_of, values_of
+from adaptdel.models.model_files import load_model
+from adaptdel.runs.certify import verify_with_model
+from adaptdel.runs.columns import OPTIONAL, TOTALLED, Totals, certificate_of, record_of
+from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import MANIFEST, TABLE, read_run
-from tests.run_files import examples, forge_rows, make_data, make_model, rewrite, run, write_rows
+from tests.run_files import examples, forge_rows, make_data, make_exact, make_model, rewrite, run, write_rows
+from tests.runs.conftest import KINDS
 
 Values = dict[str, Any]
 
@@ -52,8 +55,6 @@ def forge(out: Path, change: Callable[[list[Values]], Any]) -> None:
     change(rows)
     totals = Totals.of(found.manifest)
     for row in rows:
-        if row["problem"] is None:
-            row["digest"] = digest(values_of(certificate_of(found.manifest, row), row))
         totals.add(row)
     forge_rows(out, rows)
     rewrite(out, lambda manifest: manifest.update(totals=totals.to_dict()))
@@ -84,10 +85,10 @@ def test_a_run_of_few_votes_samples_what_takes_more_copies(
     data, out = write_rows(tmp_path / "short.jsonl", rows), tmp_path / "run"
     assert run("certify", folder / "model", "--data", data, "--out", out, "--votes", "64,256") == 0
     found = list(read_run(out).records())
-    assert {row["length"] for row in found if row["exact"] is not None} == {7, 8}
+    assert {row["length"] for row in found if row["copies"] is not None} == {7, 8}
     assert all(row["calls"] <= 320 for row in found)
     assert run("verify", out) == 0
-    rewrite(out, lambda manifest: manifest.update(votes=[64, 600]))
+    rewrite(out, lambda manifest: manifest["plan"].update(n_estimate=600))
     assert "an input of 9 tokens is enumerated under adaptive sampling, not sampled" in refused(out, capsys)
 
 
@@ -127,7 +128,7 @@ def test_a_row_that_was_copied_over_another(out: Path, capsys: pytest.CaptureFix
 
 
 def test_totals_are_compared_with_all_their_fields(folder: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    totals = read_run(out).manifest["totals"]
+    totals: Any = read_run(out).manifest.totals
     for name in totals:
         rewrite(out, lambda manifest: manifest.update(totals={n: v for n, v in totals.items() if n != name}))  # noqa: B023
         assert f"the totals state {name} = 'nothing'" in refused(out, capsys)
@@ -149,24 +150,58 @@ def test_files_of_a_run_must_be_regular(out: Path, capsys: pytest.CaptureFixture
     assert f"{out / name}: not a regular file" in capsys.readouterr().err
 
 
+# What follows from the model and the text alone: other values can be those of another input.
+FREE = ("length", "input_hash", "scores")
+
+
+@pytest.fixture(scope="module")
+def many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a kind of evidence, with rows of every class."""
+    folder = tmp_path_factory.mktemp("many")
+    KINDS[request.param](folder / "model", labels=("a", "b", "c"))
+    rows = [{"text": text, "label": label} for text, label in examples(40, 4, ("a", "b", "c"))]
+    data = write_rows(folder / "data.jsonl", rows)
+    assert run("certify", folder / "model", "--data", data, "--out", folder / "run") == 0
+    assert run("verify", folder / "run") == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("many", KINDS, indirect=True)
+def test_no_column_can_be_changed_alone(many: Path, tmp_path: Path) -> None:
+    """Whatever the kind of evidence: raised, emptied or of another type."""
+    found = read_run(many)
+    names = [name for name in found.table.column_names if name not in FREE]
+    for name in names:
+        for change in (raised, lambda value: None):
+            out = Path(shutil.copytree(many, tmp_path / "run", dirs_exist_ok=True))
+            rows = list(found.records())
+            row = max((row for row in rows if row["correct"]), key=lambda row: row["radius"])
+            if row[name] is None or (change is not raised and name in OPTIONAL):
+                continue
+            row[name] = change(row[name])
+            forge_rows(out, rows)
+            assert run("verify", out) != 0, (name, change)
+
+
+def raised(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, list):
+        return [raised(value[0]), *value[1:]] if value else [1]
+    return f"x{value}" if isinstance(value, str) else value + 1
+
+
 def test_understated_values(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def lower(rows: list[Values]) -> None:
         for row in rows:
             if row["problem"] is None:
-                row.update(radius=-1, abstained=True, log10_cardinality=-float("inf"))
+                row.update(radius=-1, abstained=True)
 
     forge(out, lower)
     assert "radius is -1, not" in refused(out, capsys)
     assert run("recertify", out, "--out", out.parent / "new", "--alpha", "0.04") == 2
     assert "radius is -1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("name", "value"), [("p1", 0.5), ("p2", 0.5), ("correct", None), ("calls", 1), ("rate", 0.1)])
-def test_columns_that_do_not_follow_from_the_votes(
-    out: Path, capsys: pytest.CaptureFixture[str], name: str, value: Any
-) -> None:
-    forge(out, lambda rows: chosen(rows).update({name: value}))
-    assert f"{name} is {value}, not" in refused(out, capsys)
 
 
 def test_looks_that_are_not_those_of_the_plan(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +230,7 @@ def test_looks_that_are_not_those_of_the_plan(out: Path, capsys: pytest.CaptureF
         row["selection"][json.loads(row["answer"])] += 1
 
     check("looks were planned after", one_look)
-    check("levels of the looks are not those", first_look)
+    check("levels of the looks are not in the proportions", first_look)
     check("sampling ended after look", drop_later)
     check("votes, which is not planned for", longer_selection)
 
@@ -229,21 +264,21 @@ def test_digests_are_checked_before_anything_is_derived(
 
 
 def test_votes_that_verify_refuses_are_not_recertified(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The digests of the files fit, that of the row does not."""
+    """The digest of the file fits."""
     rows = list(read_run(out).records())
     row = chosen(rows)
     row["votes"][-1] = [sum(row["votes"][-1]) if n == json.loads(row["answer"]) else 0 for n in range(2)]
     forge_rows(out, rows)
     assert f"row {row['row']}: does not hold" in refused(out, capsys)
-    assert run("recertify", out, "--out", out.parent / "new", "--ops", "ins") == 2
+    assert run("recertify", out, "--out", out.parent / "new", "--threat", "ins") == 2
     assert f"row {row['row']}: " in capsys.readouterr().err
     assert not (out.parent / "new").exists()
 
 
 def test_other_settings_than_those_of_the_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in (("votes", [100, 401]), ("sampling", "adaptive"), ("alpha", 0.06), ("limit", 5)):
+    for name, value in (("n_estimate", 401), ("sampling", "adaptive"), ("alpha", 0.04), ("limit", 5)):
         out = Path(shutil.copytree(folder / "fixed", tmp_path / name))
-        rewrite(out, lambda manifest: manifest.update({name: value}))  # noqa: B023
+        rewrite(out, lambda manifest: (manifest if name == "limit" else manifest["plan"]).update({name: value}))  # noqa: B023
         assert "does not hold" in refused(out, capsys)
 
 
@@ -252,16 +287,15 @@ def test_recertified_runs_follow_the_plan_of_their_source(
 ) -> None:
     chain = [folder / "adaptive", *(tmp_path / name for name in "abcd")]
     steps: list[list[object]] = [
-        ["--alpha", 0.01, "--ops", "ins"], ["--ops", "sub"], ["--alpha", 0.3], ["--bound", "paper"],
+        ["--alpha", 0.01, "--threat", "ins"], ["--threat", "sub"], ["--alpha", 0.3], ["--bound", "paper"],
     ]  # fmt: skip
     for number, options in enumerate(steps):
         assert run("recertify", chain[number], "--out", chain[number + 1], *options) == 0
     for out in chain:
         assert run("verify", out) == 0
-    planned = read_run(chain[-1]).manifest["source"]["planned"]
-    assert planned == {"alpha": 0.05, "ops": ["del", "ins", "sub"], "bound": "tight"}
-    other = {"alpha": 0.0001, "ops": ["ins"], "bound": "tight"}
-    rewrite(chain[-1], lambda manifest: manifest["source"].update(planned=other))
+    plan: Any = read_run(chain[-1]).manifest.plan
+    assert plan.sampled == read_run(chain[0]).manifest.plan
+    rewrite(chain[-1], lambda manifest: manifest["plan"]["sampled"].update(alpha=0.0001))
     assert "looks were planned after " in refused(chain[-1], capsys)
 
 
@@ -324,9 +358,9 @@ def holder(values: Any, path: tuple[Any, ...]) -> Any:
 
 
 ILL: list[tuple[str, Any]] = [
-    *((name, None) for name in ("answer", "length", "selection", "votes", "p1", "radius", "input_hash", "digest")),
+    *((name, None) for name in ("answer", "length", "selection", "votes", "radius", "input_hash")),
     ("votes", [[1, None]]), ("votes", [None]), ("votes", []), ("votes", [[-1, 1]]), ("selection", [3]),
-    ("look_sizes", [None]), ("look_alphas", [float("nan")]), ("exact", [None]), ("answer", "nonsense"),
+    ("look_sizes", [None]), ("look_alphas", [float("nan")]), ("copies", [[None]]), ("answer", "nonsense"),
     ("answer", "[[["), ("length", -1), ("length", 5 * 10**12), ("input_hash", "x"),
 ]  # fmt: skip
 
@@ -334,7 +368,7 @@ ILL: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), ILL)
 def test_ill_typed_rows(out: Path, capsys: pytest.CaptureFixture[str], name: str, value: Any) -> None:
     rows = list(read_run(out).records())
-    row = next(row for row in rows if row["problem"] is None and row["exact"] is None and row["radius"] > 0)
+    row = next(row for row in rows if row["problem"] is None and row["copies"] is None and row["radius"] > 0)
     row[name] = value
     forge_rows(out, rows)
     start = time.process_time()
@@ -359,7 +393,13 @@ def test_rows_that_do_not_go_together(out: Path, capsys: pytest.CaptureFixture[s
         forge_rows(out, rows)
         assert words in refused(out, capsys)
 
-    check("another row of the same input has other votes", lambda rows: rows[21].update(votes=[[1, 2]]))
+    own = ("id", "row", "truth", "correct", "input_hash")
+
+    def another(rows: list[Values]) -> None:  # the first two texts are there again, in rows 22 and 23
+        other = next(row for row in rows[3:] if (row["answer"], row["truth"]) == (rows[0]["answer"], rows[0]["truth"]))
+        rows[21].update({name: value for name, value in other.items() if name not in own})
+
+    check("another row has other votes", another)
     check("a row with a problem must have no radius", lambda rows: rows[20].update(radius=3))
     check("is not one of the classes", lambda rows: rows[0].update(truth='"spam"', correct=False))
     check("out of order", lambda rows: rows[0].update(row=0))
@@ -390,3 +430,50 @@ def test_runs_of_the_honest(tmp_path: Path) -> None:
     assert run("certify", model, "--data", make_data(tmp_path / "two.jsonl", 12), "--out", tmp_path / "two") == 0
     assert run("verify", tmp_path / "two") == 0
     assert pq.read_table(tmp_path / "two" / TABLE).num_rows == 12
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that protects a class, data and a run of exact certificates against deletions."""
+    folder = tmp_path_factory.mktemp("exact")
+    make_exact(folder / "model")
+    data = make_data(folder / "data.jsonl", 90, 3)
+    protect = ("protect", folder / "model", "--class", 1, "--max-false-positives", 0.2, "--data", data)
+    assert run(*protect, "--out", folder / "protected") == 0
+    make_data(folder / "test.jsonl", 30)
+    certify = ("certify", folder / "protected", "--data", folder / "test.jsonl", "--out", folder / "run")
+    assert run(*certify, "--threat", "del", "--set", "threshold=-10000000") == 0
+    return folder
+
+
+def test_verify_with_the_model(exact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The integers follow from weights and texts; what else the model has is named."""
+    assert "protects" not in capsys.readouterr().out
+    out = Path(shutil.copytree(exact / "run", tmp_path / "run"))
+    verified = ("verify", out, "--model", exact / "protected")
+    assert run(*verified) == 0
+    said = capsys.readouterr().err
+    assert "the certificates are for threshold = -10000000, the model has" in said
+    assert "for threat = " in said
+    other = tmp_path / "other.jsonl"
+    other.write_text((exact / "test.jsonl").read_text().replace(" w150", " w1"))
+    assert run(*verified, "--data", other) == 1
+    assert "its text is not that of the data" in capsys.readouterr().out
+    other.write_text("\n".join((exact / "test.jsonl").read_text().splitlines()[:-1]))
+    assert run(*verified, "--data", other) == 1
+    assert "the run: does not hold: its rows are not those of the data" in capsys.readouterr().out
+    rewrite(out, lambda manifest: manifest["model"].update(protects="1"))
+    assert run(*verified) == 1
+    assert "it states that it protects '1'" in capsys.readouterr().out
+    stranger = load_model(make_exact(tmp_path / "stranger", l2=3.0))
+    with pytest.raises(ValueError, match="another model"):
+        list(verify_with_model(read_run(out), stranger, Source((str(other),))))
+
+
+def test_a_row_cannot_choose_what_an_edit_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan says how many tokens have a score together, and every length has to fit."""
+    make_exact(tmp_path / "model", unit="char", ngram=5)
+    data, out = make_data(tmp_path / "data.jsonl", 9), tmp_path / "run"
+    assert run("certify", tmp_path / "model", "--data", data, "--out", out) == run("verify", out) == 0
+    rewrite(out, lambda manifest: manifest["plan"].update(ngram=1))
+    assert "0 of 9 certificates hold" in refused(out, capsys)
