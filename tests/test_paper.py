@@ -34,7 +34,7 @@ def test_what_the_paper_does_not_train_is_refused(
 ) -> None:
     assert run("train", "--settings", "paper", *options, "--data", "train.csv", "--out", tmp_path / "model") == 2
     error = capsys.readouterr().err
-    assert "--settings paper trains a transformer, by nosmooth" in error
+    assert "--settings paper trains a transformer, with nosmooth" in error
     assert error.count("\n") == 1
 
 
@@ -50,12 +50,12 @@ PRINTED = {
 def test_the_calibration_of_the_paper_is_what_it_prints() -> None:
     assert set(PRINTED) == set(PAPER_CALIBRATION)
     for name, (edges, threshold, per_bin) in PRINTED.items():
-        chosen = CalibrationSettings.from_dict(paper_calibration(f"paper:{name}", 2))
+        chosen = CalibrationSettings(**paper_calibration(f"paper:{name}", 2))
         assert list(chosen.bins) == [0, *map(int, edges.split())]
         assert (chosen.threshold, chosen.per_bin) == (threshold, per_bin)
         assert (chosen.objective, chosen.n_select, chosen.n_estimate, chosen.on) == ("paper", 32, 256, "training")
         assert (chosen.bound, chosen.alpha) == ("paper", 0.025)
-    chosen = CalibrationSettings.from_dict(paper_calibration("paper", 5))
+    chosen = CalibrationSettings(**paper_calibration("paper", 5))
     assert (chosen.bins, chosen.alpha) == ("auto", 0.05)
 
 

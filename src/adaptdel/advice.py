@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from math import ceil, log
 from statistics import median
@@ -14,17 +13,18 @@ import numpy as np
 from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int
 from adaptdel.core.confidence import clopper_pearson
 from adaptdel.core.masking import Masking
-from adaptdel.core.noise import Deletion, Noise, NoNoise, noise_from_dict
+from adaptdel.core.noise import Deletion, Noise, NoNoise
 from adaptdel.core.radius import certified_radius, check_noise, table, to_probability
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.core.threat import Threat
 from adaptdel.settings import CERTIFICATION, LEAST_RATE, adaptdel_rate, default_noise, default_rate
+from adaptdel.tables import plural
 
 FEW_KEPT = 2  # tokens: if fewer are kept of a text of median length, a warning says so
 SHORT = 15  # words: texts of at most this median length are told what can be certified
 MOST_RADII = 500  # of a longer list, about FEW_RADII are listed
 FEW_RADII = 50
-MOST_VOTES = 2**50  # the largest radius is that of so many unanimous votes; no votes prove a probability of 1
+MOST_VOTES = 2**50  # the largest radius is that of this many unanimous votes; no votes prove a probability of 1
 CANDIDATE_RATES = (0.6, 0.7, 0.8, 0.9, 0.95)  # that `plan_lengths` compares
 
 
@@ -86,32 +86,21 @@ def few_kept(noise: Noise, lengths: Iterable[int], *, short_texts: bool = True) 
     return f"{start}: the answer hardly depends on the text; {advice}"
 
 
-def is_short(unit: str, lengths: Sequence[int]) -> bool:
-    """Whether `short_texts` has something to say: at most `SHORT` words in a text of median length."""
-    return unit == "word" and 0 < median(lengths) <= SHORT
+def short_texts(unit: str, lengths: Sequence[int]) -> str | None:
+    """A sentence about what can be certified of texts, if a median one has at most `SHORT` words; otherwise None.
 
-
-def short_texts(lengths: Sequence[int], exact: Mapping[str, Any] | None) -> str:
-    """A sentence about what can be certified of short texts.
-
-    Args:
-        lengths: the numbers of words.
-        exact: what an additive classifier reached on such texts, as in its ``front_``; None if none was trained.
-
-    >>> print(short_texts([9, 10, 12], {"accuracy": 0.91, "mean_radius": 1.84}))
-    short texts (median: 10 words): smoothing certifies at most 1 edit of such a text at the default rate, 0.6; exact \
-certificates (method exact) reach a mean radius of 1.84 at 91.0% accuracy on held-out ones of these texts
+    >>> print(short_texts("word", [9, 10, 12]))
+    short texts (median: 10 words): smoothing certifies at most 1 edit of such a text at the default rate, 0.6; \
+compare the exact certificates of --method exact
     """
+    if unit != "word" or not 0 < median(lengths) <= SHORT:
+        return None
     middle = round(median(lengths))
     radius = reachable_radius(default_noise(lengths), middle)
-    sentence = (
-        f"short texts (median: {middle} words): smoothing certifies at most {radius} edit{'' if radius == 1 else 's'} "
-        f"of such a text at the default rate, {default_rate(lengths):g}; exact certificates (method exact) "
+    return (
+        f"short texts (median: {middle} words): smoothing certifies at most {plural(radius, 'edit')} of such a text at "
+        f"the default rate, {default_rate(lengths):g}; compare the exact certificates of --method exact"
     )
-    if exact is None:
-        return sentence + "need labels, and at least 10 examples of each class, to say what they reach"
-    measured = f"a mean radius of {exact['mean_radius']:.2f} at {100 * exact['accuracy']:.1f}% accuracy"
-    return f"{sentence}reach {measured} on held-out ones of these texts"
 
 
 def unordered(unit: str, ngram: int) -> str | None:
@@ -126,7 +115,7 @@ def unordered(unit: str, ngram: int) -> str | None:
 
 
 def what_may_help(noise: Noise | None, lengths: Iterable[int], class_weight: str | None) -> str:
-    """What may help a model that misses classes.
+    """How to improve a model that misses classes.
 
     >>> print(what_may_help(default_noise([230]), [230], None))
     train at a lower rate, such as 0.8, which keeps more of each text, with --set class_weight=balanced, or on more \
@@ -140,13 +129,12 @@ examples of the classes that it misses
     return f"train {', '.join([*parts, ''])}{'or ' if parts else ''}on more examples of the classes that it misses"
 
 
-def what_may_help_run(manifest: Mapping[str, Any]) -> str:
-    """The same for the model of a run; of a model without a record of its training, less is known."""
-    training = (manifest.get("model") or {}).get("training") or {}
+def what_may_help_run(manifest: Any) -> str:
+    """The same for the model of a run, from its `Manifest`; without a record of the training, less is known."""
+    training = manifest.model.training or {}
     quartiles = (training.get("data") or {}).get("length_quartiles")
-    noise = None if manifest.get("noise") is None else noise_from_dict(manifest["noise"])
     class_weight = (training.get("settings") or {}).get("class_weight", "unknown")
-    return what_may_help(noise, [round(quartiles[2])] if quartiles else [], class_weight)
+    return what_may_help(manifest.plan.copy_noise, [round(quartiles[2])] if quartiles else [], class_weight)
 
 
 # Plans
@@ -155,7 +143,7 @@ def what_may_help_run(manifest: Mapping[str, Any]) -> str:
 _KINDS: dict[str, tuple[Callable[..., Noise], str, str]] = {  # how to build a noise, an example, and what it is
     "adaptdel": (lambda **a: Deletion(LengthRate(**a)), "p_min=0.9,k=23", "psi = max(p_min, p_max * (1 - k/n))"),
     "cert-ed": (lambda **a: Deletion(FixedRate(**a)), "p=0.9", "a fixed rate"),
-    "ranmask": (Masking, "fraction=0.9", "RanMASK (--ops sub)"),
+    "ranmask": (Masking, "fraction=0.9", "RanMASK (--threat sub)"),
     "nosmooth": (NoNoise, "", "no noise"),
 }
 EXAMPLES = "\n".join(
@@ -186,51 +174,6 @@ def noise_from_spec(text: str) -> Noise:
         raise ValueError(wrong) from None
 
 
-@dataclass(frozen=True)
-class RadiusPlan:
-    """Radii and votes for inputs of a given length, for two classes."""
-
-    length: int
-    noise: Noise
-    threat: Threat
-    alpha: float
-    trials: int  # votes
-    successes: int | None  # votes for the answer
-    lower: float | None  # the lower confidence bound on the probability of the answer
-    radius: int | None  # that these votes certify
-    largest: int  # the largest radius that any number of votes can certify
-    unbounded: bool  # whether the search for it reached its limit: the true value is larger, or infinite
-    unanimous: int  # the number of unanimous votes that certify it
-    radii: tuple[int, ...]  # 0, 1, ..., largest; evenly spaced ones if these are too many
-    least_probability: tuple[float, ...]  # p*(r) for each of these radii
-    least_votes: tuple[int, ...]  # the fewest of `trials` votes that certify each; −1 if they are too few
-
-    @property
-    def rate(self) -> float:
-        """The share of tokens that the noise removes at this length."""
-        return self.noise.share_removed(self.length)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        votes = None
-        if self.successes is not None:
-            votes = {"successes": self.successes, "lower": self.lower, "radius": self.radius}
-        rows = zip(self.radii, self.least_probability, self.least_votes, strict=True)
-        return {
-            "length": self.length,
-            "noise": self.noise.to_dict(),
-            "ops": list(self.threat.ops),
-            "alpha": self.alpha,
-            "rate": self.rate,
-            "trials": self.trials,
-            "votes": votes,
-            "largest_radius": self.largest,
-            "unbounded": self.unbounded,
-            "unanimous_votes": self.unanimous,
-            "radii": [{"radius": r, "least_probability": p, "least_votes": None if v < 0 else v} for r, p, v in rows],
-        }
-
-
 def plan(
     length: int,
     noise: Noise,
@@ -239,12 +182,16 @@ def plan(
     successes: int | None = None,
     trials: int = CERTIFICATION.n_estimate,
     alpha: float = CERTIFICATION.alpha,
-) -> RadiusPlan:
-    """The radius that votes certify at a length, and the votes that each radius needs.
+) -> dict[str, Any]:
+    """The radius that votes certify at a length, and the votes that each radius needs, for two classes.
+
+    ``largest_radius`` is the largest that any number of votes can certify, and ``unbounded`` says whether the search
+    for it reached its limit. Of very many ``radii``, evenly spaced ones are listed, each with the least probability of
+    the answer and the fewest of the ``trials`` votes that certify it, if they are enough.
 
     >>> from adaptdel import FixedRate
     >>> result = plan(100, Deletion(FixedRate(0.9)), ops=["ins"], successes=3960)
-    >>> result.radius, result.largest, result.unanimous
+    >>> result["votes"]["radius"], result["largest_radius"], result["unanimous_votes"]
     (6, 6, 50)
     """
     threat = Threat(ops)
@@ -252,49 +199,33 @@ def plan(
     alpha = check_alpha(alpha)
     trials = check_int("trials", trials, least=1)
     limits = table(check_int("length", length, most=LARGEST_LENGTH), noise, threat)
-    low = radius = None
+    votes = None
     if successes is not None:
         low = clopper_pearson(check_int("successes", successes), trials, alpha)[0]
         radius = certified_radius(low, length=length, noise=noise, ops=threat.ops)
+        votes = {"successes": successes, "lower": low, "radius": radius}
     largest = limits.radius(1 - clopper_pearson(MOST_VOTES, MOST_VOTES, alpha)[0])
     radii = (
         range(largest + 1) if largest <= MOST_RADII else [round(largest * i / FEW_RADII) for i in range(FEW_RADII + 1)]
     )
     least = np.array([float(np.nextafter(0.5, 1)), *(to_probability(limits.tolerance(r)) for r in radii[1:])])
-    return RadiusPlan(
-        length=length,
-        noise=noise,
-        threat=threat,
-        alpha=alpha,
-        trials=trials,
-        successes=successes,
-        lower=low,
-        radius=radius,
-        largest=largest,
-        unbounded=threat.largest(length) is None and largest >= threat.search_limit(length),
-        unanimous=_fewest_unanimous(float(least[-1]), alpha),
-        radii=tuple(radii),
-        least_probability=tuple(float(p) for p in least),
-        least_votes=tuple(int(v) for v in _fewest_votes(least, trials, alpha)),
-    )
-
-
-@dataclass(frozen=True)
-class LengthPlan:
-    """What a noise leaves of texts of some lengths, and what it can certify."""
-
-    name: str  # a name for the noise
-    noise: Noise  # the noise
-    lengths: tuple[int, ...]  # the lower quartile, the median and the upper quartile of the lengths
-    kept: tuple[float, ...]  # the tokens that are kept on average at these lengths
-    radii: tuple[int, ...]  # the radii that unanimous votes certify at these lengths, for two classes
-    few: float  # the share of texts of which fewer than `adaptdel.advice.FEW_KEPT` tokens are kept on average
-    warning: str | None  # a sentence if that is so for a text of median length
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        values = {field: list(getattr(self, field)) for field in ("lengths", "kept", "radii")}
-        return {"name": self.name, "noise": self.noise.to_dict(), **values, "few": self.few, "warning": self.warning}
+    rows = zip(radii, least.tolist(), _fewest_votes(least, trials, alpha).tolist(), strict=True)
+    unanimous = max(1, ceil(log(alpha) / log(least[-1])) - 2)  # alpha ** (1 / votes) is their confidence bound
+    while clopper_pearson(unanimous, unanimous, alpha)[0] < least[-1]:
+        unanimous += 1
+    return {
+        "length": length,
+        "noise": noise.to_dict(),
+        "ops": list(threat.ops),
+        "alpha": alpha,
+        "rate": noise.share_removed(length),
+        "trials": trials,
+        "votes": votes,
+        "largest_radius": largest,
+        "unbounded": threat.inserts and largest >= threat.search_limit(length),
+        "unanimous_votes": unanimous,
+        "radii": [{"radius": r, "least_probability": p, "least_votes": None if v < 0 else v} for r, p, v in rows],
+    }
 
 
 def plan_lengths(
@@ -303,16 +234,14 @@ def plan_lengths(
     *,
     ops: str | Iterable[str] | None = None,
     alpha: float = CERTIFICATION.alpha,
-) -> list[LengthPlan]:
+) -> list[dict[str, Any]]:
     """What candidate noises leave of texts of given lengths, and the radii that they can certify, before training.
 
-    Args:
-        lengths: the number of tokens of every text.
-        noises: the candidates by name; None for AdaptDel at a few rates and at the default rate.
-        ops: the operations of the attacker; None for all that a noise certifies.
-        alpha: the error level.
+    For each: the tokens that are kept on average and the radii that unanimous votes certify, for two classes, at the
+    quartiles of the lengths; the fraction of texts of which too ``few`` are kept, with a warning if a median one is.
+    Without ``noises``, the candidates are AdaptDel's at a few rates and at the default rate.
 
-    >>> [(plan.name, plan.kept[1], plan.radii[1]) for plan in plan_lengths([15] * 9)][1:3]
+    >>> [(plan["name"], plan["kept"][1], plan["radii"][1]) for plan in plan_lengths([15] * 9)][1:3]
     [('adaptdel 0.7', 4.5, 1), ('adaptdel 0.73 (default)', 4.0, 2)]
     """
     if noises is None:
@@ -321,14 +250,19 @@ def plan_lengths(
             rate: f"adaptdel {rate:g}{' (default)' if rate == default else ''}" for rate in (*CANDIDATE_RATES, default)
         }
         noises = {name: Deletion(adaptdel_rate(lengths, rate)) for rate, name in sorted(named.items())}
-    places = [int(n) for n in np.quantile(np.asarray(lengths), [0.25, 0.5, 0.75], method="nearest")]
+    positions = [int(n) for n in np.quantile(np.asarray(lengths), [0.25, 0.5, 0.75], method="nearest")]
     plans = []
     for name, noise in noises.items():
-        kept = {n: n * (1 - noise.share_removed(n)) for n in {*lengths, *places}}
-        radii = tuple(max(0, reachable_radius(noise, n, ops, check_alpha(alpha))) for n in places)
-        few = sum(kept[n] < FEW_KEPT - 1e-6 for n in lengths) / len(lengths)
-        rounded = tuple(round(kept[n], 2) for n in places)
-        plans.append(LengthPlan(name, noise, tuple(places), rounded, radii, few, few_kept(noise, lengths)))
+        kept = {n: n * (1 - noise.share_removed(n)) for n in {*lengths, *positions}}
+        plans.append({
+            "name": name,
+            "noise": noise.to_dict(),
+            "lengths": positions,
+            "kept": [round(kept[n], 2) for n in positions],
+            "radii": [max(0, reachable_radius(noise, n, ops, check_alpha(alpha))) for n in positions],
+            "few": sum(kept[n] < FEW_KEPT - 1e-6 for n in lengths) / len(lengths),
+            "warning": few_kept(noise, lengths),
+        })  # fmt: skip
     return plans
 
 
@@ -341,11 +275,3 @@ def _fewest_votes(least: FloatArray, trials: int, alpha: float) -> IntArray:
         high = np.where(reached | (middle > trials), middle, high)
         low = np.where(reached | (middle > trials), low, middle + 1)
     return np.where(low > trials, -1, low)
-
-
-def _fewest_unanimous(least: float, alpha: float) -> int:
-    """The fewest unanimous votes whose lower confidence bound, alpha ** (1 / votes), reaches a probability."""
-    votes = max(1, ceil(log(alpha) / log(least)) - 2)
-    while clopper_pearson(votes, votes, alpha)[0] < least:
-        votes += 1
-    return votes

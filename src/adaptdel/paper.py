@@ -10,7 +10,7 @@ from adaptdel.settings import UNSMOOTHED
 # The paper's table of parameters and its Section 5; FreeLB's settings are not printed there.
 PAPER_TRAINING: dict[str, Any] = {
     **{"model": "roberta-base", "rate": 0.9, "validation": 0.1, "class_weight": "none"},
-    **{"epochs": 200, "warmup": 10.0, "patience": 25, "batch_size": 32},
+    **{"epochs": 200, "warmup": 10.0, "patience": 25, "batch_size": 32, "batches": "shuffled"},
     **{"learning_rate": 2e-5, "weight_decay": 1e-6, "clip": 1.0, "precision": "float32", "dtype": "float32"},
     "max_length": 0,  # not printed
 }
@@ -72,7 +72,7 @@ def paper_calibration(preset: str, classes: int) -> dict[str, Any]:
 
 
 def paper_certification(classes: int) -> dict[str, Any]:
-    """How the paper certifies a model with so many classes.
+    """How the paper certifies a model with this many classes.
 
     The paper spends alpha / 2 on each of its bounds, for two classes as well. There the two bounds are those of one
     probability at alpha / 2, so that alpha itself is halved.

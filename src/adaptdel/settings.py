@@ -1,8 +1,8 @@
-"""All settings with their defaults: certification, training, calibration, attacks; the default noise.
+"""All settings with their defaults: certification, training, calibration, attacks, servers; the default noise.
 
 Python signatures, options of the command line and fields of YAML files take their defaults from the instances
-`CERTIFICATION`, `TRAINING`, `LINEAR`, `ADDITIVE`, `TRANSFORMER`, `CALIBRATION`, `ATTACK` and `AUDIT`. To change a
-default, change the class.
+`CERTIFICATION`, `TRAINING`, `LINEAR`, `ADDITIVE`, `FILTER`, `TRANSFORMER`, `CALIBRATION`, `ATTACK`, `AUDIT` and
+`SERVE`. To change a default, change the class.
 """
 
 from __future__ import annotations
@@ -44,12 +44,6 @@ def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-    return value
-
-
 _POSITIVE = _number("a positive number", open_ends=True)
 _NOT_NEGATIVE = _number("a finite number of at least 0")
 _POINTS = _number("a number of percentage points from 0 to 100", most=100.0)
@@ -74,6 +68,8 @@ class CertificationSettings:
 CERTIFICATION = CertificationSettings()
 
 LINEAR_LOSSES = ("auto", "votes", "copies")
+LARGEST_BITS = 28  # 2**28 hashed columns: a gigabyte per score
+LARGEST_NGRAM = 64
 
 
 @dataclass(frozen=True)
@@ -98,24 +94,28 @@ class LinearTrainingSettings:
     ngram: int = 1
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.loss, LINEAR_LOSSES)
+        _check(self, "loss", _choice(*LINEAR_LOSSES))
+        _check(self, "copies iterations", _count())
+        _check(self, "l2", _NOT_NEGATIVE)
+        _check(self, "bits", _count(1, LARGEST_BITS))
+        _check(self, "ngram", _count(1, LARGEST_NGRAM))
 
 
 @dataclass(frozen=True)
 class AdditiveTrainingSettings:
-    """How an additive classifier is trained: by the loss of votes, with bounded token scores.
+    """How an additive classifier is trained: by the loss of votes, with clipped token scores.
 
     Attributes:
         kept: tokens that the copies of an example keep; 0 for a tenth of the median length, at least 2.
         l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
-        iterations: the largest number of iterations of the optimiser without a bound; a fifth of it for each bound.
-        levels: the number of bounds, each a fifth smaller than the one before.
+        iterations: the largest number of iterations of the optimiser without a clip; a fifth of it for each clip.
+        levels: the number of clips, each a fifth smaller than the one before.
         min_count: the smallest number of occurrences of a feature in the training set.
         ngram: for the units char and byte, the number of neighbouring tokens that have a score together (k-mers).
         vectors: a safetensors file of word vectors, see `adaptdel.classifiers.bounded.WordVectors`; "" for none.
-        validation: the fraction of the examples that is held out to choose the bound.
-        max_accuracy_loss: percentage points of held-out accuracy, the mean of all classes, that the choice of the bound
-            may give up for a larger radius.
+        validation: the fraction of the examples that is held out to choose the clip.
+        max_accuracy_loss: percentage points of held-out balanced accuracy that the choice of the clip may give up for a
+            larger radius.
     """
 
     kept: int = 0
@@ -134,6 +134,31 @@ class AdditiveTrainingSettings:
         _check(self, "l2", _NOT_NEGATIVE)
         _check(self, "validation", _number("in (0, 1)", most=1.0, open_ends=True))
         _check(self, "max_accuracy_loss", _POINTS)
+
+
+GOALS = ("clean", "edits", "padding", "both")
+PARTS = ("sum", "segment", "both")
+
+
+@dataclass(frozen=True)
+class FilterSettings:
+    """How the filter of a protected class is chosen, see `adaptdel.training.choice`.
+
+    Attributes:
+        goal: the detection to maximise: "clean", after "edits", with "padding", or "both", the mean of the last two
+            and of both at once.
+        max_detection_loss: percentage points of clean detection that the choice may give up for the goal.
+        parts: what flags a text, the "sum" of its scores, its best "segment", or "both" (either).
+    """
+
+    goal: str = "both"
+    max_detection_loss: float = 2.0
+    parts: str = "both"
+
+    def __post_init__(self) -> None:
+        _check(self, "goal", _choice(*GOALS))
+        _check(self, "max_detection_loss", _POINTS)
+        _check(self, "parts", _choice(*PARTS))
 
 
 DTYPES = ("float32", "tf32", "bfloat16", "int8")
@@ -160,6 +185,7 @@ class TransformerTrainingSettings:
         weight_decay: of AdamW; biases and norms are not decayed.
         clip: the largest gradient norm.
         batch_size: examples per step.
+        batches: of examples whose copies have a similar "length", which is faster, or "shuffled", as in the paper.
         epochs: the largest number of epochs; 0 for as many as make about `STEPS` steps.
         warmup: epochs in which the learning rate rises from 0; None is a 20th of ``epochs`` (the paper's 10 of 200).
         patience: training stops after this number of epochs without a smaller validation loss; 0 for an eighth of
@@ -186,6 +212,7 @@ class TransformerTrainingSettings:
     weight_decay: float = 1e-6
     clip: float = 1.0
     batch_size: int = 32
+    batches: str = "length"
     epochs: int = 0
     warmup: float | None = None
     patience: int = 0
@@ -202,9 +229,11 @@ class TransformerTrainingSettings:
     def __post_init__(self) -> None:
         _check(self, "batch_size adv_steps", _count())
         _check(self, "epochs patience max_length", _count(0))
+        _check(self, "batches", _choice("length", "shuffled"))
         _check(self, "precision", _choice(*PRECISIONS))
         _check(self, "dtype", _choice(*DTYPES))
-        _check(self, "compile", _flag)
+        if not isinstance(self.compile, bool):
+            raise ValueError(f"compile must be True or False, got {self.compile!r}")
         _check(self, "seed", _count(0, SEEDS - 1))
         _check(self, "learning_rate clip", _POSITIVE)
         _check(self, "weight_decay adv_lr adv_init adv_norm", _NOT_NEGATIVE)
@@ -424,6 +453,7 @@ class TrainingSettings:
 
 LINEAR = LinearTrainingSettings()
 ADDITIVE = AdditiveTrainingSettings()
+FILTER = FilterSettings()
 TRANSFORMER = TransformerTrainingSettings()
 TRAINING = TrainingSettings()
 
@@ -442,8 +472,8 @@ class CalibrationSettings:
             of the best rate that needs no calibration; or "paper": in every bin the largest radius with a certified
             accuracy of ``threshold``.
         points: for "balanced", the percentage points of accuracy that may be lost.
-        examples: for "balanced", the largest number of examples that candidates are measured on.
-        threshold: the share of a bin's examples that must be certified at the radius that is maximised.
+        examples: for "balanced", the largest number of examples to measure candidates on.
+        threshold: the fraction of a bin's examples that must be certified at the radius that is maximised.
         bins: "auto", or the lengths at which bins start, such as [0, 137, 230, 324].
         per_bin: the largest number of examples of a bin that are certified.
         min_count: the least number of examples in an automatic bin.
@@ -490,12 +520,6 @@ class CalibrationSettings:
             if field.name in unused and getattr(self, field.name) != field.default:
                 raise ValueError(f"{field.name} has no meaning for the objective {self.objective!r}: leave it out")
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CalibrationSettings:
-        """The settings from named values, such as options of the command line."""
-        check_known_fields(values, [field.name for field in fields(cls)])
-        return cls(**values)
-
 
 CALIBRATION = CalibrationSettings()
 
@@ -512,10 +536,11 @@ class AttackSettings:
         budget: the largest number of edits; None for as many as the input has tokens, and at least 8.
         search_votes: noisy copies by which the adaptive attack compares texts, the same for all texts of a step.
         positions: tokens of the input that a step tries to edit.
-        words: words that a step tries to write.
+        words: words that a step tries to insert.
         shortlist: words of the vocabulary that are compared for an input.
         verify_votes: the largest number of fresh votes that check whether the answer really changed.
-        level: the probability with which, for an input, a change that did not happen may pass that check.
+        padding: words that a padding attack adds before, and after.
+        level: the largest probability, for an input, that a change that did not happen passes that check.
         seed: of the choice of inputs and of all noise.
     """
 
@@ -529,11 +554,12 @@ class AttackSettings:
     words: int = 6
     shortlist: int = 64
     verify_votes: int = 16_000
+    padding: int = 10_000
     level: float = 1e-3
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check(self, "inputs votes queries search_votes positions words shortlist", _count())
+        _check(self, "inputs votes queries search_votes positions words shortlist padding", _count())
         _check(self, "verify_votes", _count(100))
         _check(self, "seed", _count(0))
         _check(self, "budget", _optional(_count()))
@@ -543,7 +569,67 @@ class AttackSettings:
 
 ATTACK = AttackSettings()
 # An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
-AUDIT = AttackSettings(inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
+AUDIT = AttackSettings(
+    inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, padding=1000, seed=1
+)
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+TOKEN_VARIABLE = "ADAPTDEL_TOKEN"  # of the token that the clients of a server present
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How models are served.
+
+    Attributes:
+        host: the address to listen on.
+        port: the port to listen on; 0 for any free port.
+        allowed_hosts: host names that requests may name; empty for the address itself, and any for a public address.
+        seed_per_request: draw a new secret seed for every request instead of a single one at the start.
+        texts: the largest number of texts in a request.
+        tokens: the largest number of tokens of a text; with influence, of all texts of a request.
+        body_bytes: the largest size of the body of a request.
+        votes: the largest number of votes of one kind that a request may ask for.
+        deadline_ms: the longest time for a request, also if it names no deadline.
+        queue: the largest number of texts that wait for a place in the pool of a model.
+        queue_bytes: the largest size of all bodies of more than 64 KiB that are read, wait or are worked on.
+        batch_tokens: the largest number of copies times tokens in a batch of the base classifier, unless a text has
+            more. Deadlines are noticed between batches.
+        pool_inputs: the largest number of texts that are voted on together.
+        request_inputs: of one request, the largest number.
+        grace_seconds: how long requests in flight may take after the server was told to stop.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8750
+    allowed_hosts: tuple[str, ...] = ()
+    seed_per_request: bool = False
+    texts: int = 64
+    tokens: int = 20_000
+    body_bytes: int = 2**20
+    votes: int = 20_000
+    deadline_ms: int = 60_000
+    queue: int = 1024
+    queue_bytes: int = 2**26
+    batch_tokens: int = 100_000
+    pool_inputs: int = 16
+    request_inputs: int = 8
+    grace_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check(self, "texts tokens body_bytes votes deadline_ms queue queue_bytes", _count())
+        _check(self, "batch_tokens pool_inputs request_inputs", _count())
+        _check(self, "port", _count(0, 65535))
+        _check(self, "grace_seconds", _number("a number of seconds from 0 to 86400", most=86400.0))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine can connect."""
+        return self.host in LOCAL_HOSTS or self.host.startswith("127.")
+
+
+SERVE = ServeSettings()
+
 DEFAULT_K = 23  # the paper's for IMDB and SpamAssassin, whose texts have about 230 words on average
 KEPT = 4  # tokens of a text of median length that the default rate keeps, at least
 LEAST_RATE = 0.6  # the smallest default rate: below 1/2 no radius above 0 can be certified

@@ -12,8 +12,7 @@ from safetensors.numpy import save_file
 from scipy import sparse
 
 import adaptdel as ad
-from adaptdel.classifiers.bounded import WordVectors, read_vectors
-from adaptdel.settings import AdditiveTrainingSettings
+from adaptdel.classifiers.bounded import WordVectors
 
 
 def write(path: Path, words: list[str], vectors: Any) -> Path:
@@ -28,12 +27,11 @@ def test_scores_of_words_that_training_did_not_see(tmp_path: Path) -> None:
     path = write(tmp_path / "vectors.safetensors", words, vectors)
     texts = ["good film", "great film u.s.", "bad film", "poor film"] * 10
     labels = [1, 1, 0, 0] * 10
-    settings = AdditiveTrainingSettings(levels=3, vectors=str(path))
-    model = ad.AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
+    model = ad.AdditiveClassifier(levels=3, vectors=str(path), progress=False).fit(texts, labels)
     superb, bracketed, awful = model.base_.token_scores(["superb", "(superb)", "awful"])[:, 1]
     assert superb == bracketed > awful
     assert model.predict(texts).tolist() == labels
-    unseen = ad.AdditiveClassifier(settings=AdditiveTrainingSettings(levels=3), progress=False).fit(texts, labels)
+    unseen = ad.AdditiveClassifier(levels=3, progress=False).fit(texts, labels)
     assert not unseen.base_.token_scores(["superb", "awful"]).any()
     model.save(tmp_path / "model")
     path.unlink()
@@ -43,17 +41,17 @@ def test_scores_of_words_that_training_did_not_see(tmp_path: Path) -> None:
 def test_damaged_files(tmp_path: Path) -> None:
     path = tmp_path / "vectors.safetensors"
     with pytest.raises(ValueError, match="cannot be read"):
-        read_vectors(path)
+        WordVectors(path)
     path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match="safetensors file"):
-        read_vectors(path)
+        WordVectors(path)
     for words, vectors, word in [
         (["a", "b"], [[1.0]], "2 different words"),
         (["a", "a"], [[1.0], [2.0]], "different words"),
         (["a"], [[np.nan]], "finite"),
     ]:
         with pytest.raises(ValueError, match=word):
-            read_vectors(write(path, words, vectors))
+            WordVectors(write(path, words, vectors))
 
 
 def test_training_with_word_vectors_does_not_depend_on_threads(tmp_path: Path) -> None:

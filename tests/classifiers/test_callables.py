@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import adaptdel as ad
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
+from adaptdel.certification.certifier import Input
 from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError, stable_repr
-from adaptdel.classifiers.callables import CallableClassifier
-from adaptdel.runs.certify import certify_here
-from adaptdel.runs.inputs import RunInput
+from adaptdel.classifiers.callables import CallableClassifier, SklearnClassifier
 
 NOISE = Deletion(FixedRate(0.9))
 TEXT = " ".join(f"word{number}" for number in range(50))
@@ -70,8 +73,8 @@ def test_a_short_copy_that_equals_the_hash_of_a_long_one_gets_its_own_answer() -
         unit="chunk:300",
     )
     certificate = model.certify([long + short])[0]
-    assert certificate.exact is not None
-    assert (certificate.bounds[0], certificate.radius) == (0.75, 0)
+    assert certificate.alpha == 0
+    assert (certificate.score, certificate.radius) == (0.75, 0)
 
 
 # Functions that are none of the copy alone
@@ -161,9 +164,8 @@ def test_a_drift_is_found_later() -> None:
 def test_a_run_stops_at_an_inconsistent_answer() -> None:
     """It is no row's problem: every certificate of the run is in doubt."""
     model = SmoothedClassifier(CallableClassifier(Chance(), [0, 1]), NOISE)
-    jobs = [RunInput(row, str(row), "some words of a text", None) for row in range(3)]
     with pytest.raises(InconsistentAnswerError):
-        list(certify_here(model.certifier(), jobs))
+        list(model.certifier()(Input("some words of a text", str(row)) for row in range(3)))
 
 
 def test_labels_are_safe_in_terminals_and_representations_repeat() -> None:
@@ -186,3 +188,57 @@ def test_classes_that_repeat_a_label_are_refused(classes: list[Any]) -> None:
 
     with pytest.raises(ValueError, match=r"classes must be distinct labels, got .* twice in"):
         SmoothedClassifier(Own(), NOISE, progress=False).predict(["a b c"])
+
+
+class Own:
+    """A class of the user."""
+
+    classes_ = (0, 1)
+
+    def predict(self, copies: list[str]) -> list[int]:
+        return [len(copy) % 2 for copy in copies]
+
+
+def test_what_the_user_states_is_the_fingerprint_of_his_code() -> None:
+    """Code is not looked into: without a statement, runs cannot be resumed."""
+    function, estimator = (lambda copies: [0 for _ in copies]), Own()
+    for base in (CallableClassifier(function, [0, 1]), SklearnClassifier(estimator)):
+        assert base.fingerprint() == ""
+    function.fingerprint = estimator.fingerprint = "v3"  # type: ignore[attr-defined]
+    found = {
+        CallableClassifier(function, [0, 1]).fingerprint(),
+        CallableClassifier(by_count, [0, 1], fingerprint="v3").fingerprint(),
+        SklearnClassifier(estimator).fingerprint(),
+    }
+    assert len(found) == 1
+    assert len(*found) == 64
+    assert CallableClassifier(by_count, [0, 1], fingerprint="v4").fingerprint() not in found
+
+
+def test_estimators_have_a_hash_of_what_they_learned(tmp_path: Path) -> None:
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    regression = pytest.importorskip("sklearn.linear_model").LogisticRegression
+    make = pytest.importorskip("sklearn.pipeline").make_pipeline
+
+    def fitted(words: str = "bad bad", **settings: Any) -> SklearnClassifier:
+        pipeline = make(text.TfidfVectorizer(**settings), regression())
+        return SklearnClassifier(pipeline.fit(["good film", words, "a film", "a plot"] * 3, [1, 0, 1, 0] * 3))
+
+    first = fitted(stop_words="english").fingerprint()
+    assert first == fitted(stop_words="english").fingerprint()
+    assert len({first, fitted("bad").fingerprint(), fitted(stop_words=["a"]).fingerprint()}) == 3
+    space: dict[str, Any] = {"__name__": "nowhere"}
+    exec("def made(text): return text.split()", space)
+    for own in (str.split, by_count, space["made"]):
+        is_known = own is str.split
+        assert bool(fitted(tokenizer=own, token_pattern=None).fingerprint()) == is_known
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from adaptdel.classifiers import SklearnClassifier; from pathlib import Path\n"
+        "print(SklearnClassifier.load(Path(sys.argv[2])).fingerprint())"
+    )
+    pytest.importorskip("skops")
+    fitted(stop_words="english").save(tmp_path / "base")
+    source = Path(ad.__file__).parents[1]
+    command = [sys.executable, "-c", program, str(source), str(tmp_path / "base")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == first

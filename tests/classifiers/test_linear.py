@@ -71,7 +71,7 @@ def votes(model: LinearClassifier, tokens: Tokens, kept: BoolArray, *, masking: 
 def predicted(model: LinearClassifier, examples: list[Tokens]) -> list[Any]:
     """The labels of whole inputs."""
     numbers = (int(votes(model, example, np.ones((1, len(example)), dtype=np.bool_))[0]) for example in examples)
-    return [model.label(number) for number in numbers]
+    return [(model.classes_ or [])[number] for number in numbers]
 
 
 def random_model(draw: np.random.Generator, classes: int, largest: int = 2**20, bits: int = 6) -> LinearClassifier:
@@ -272,25 +272,13 @@ def test_rounding_keeps_20_bits() -> None:
     assert not whole.any()
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_save_and_load(classes: int, tmp_path: Path) -> None:
-    noise = Masking(0.5)
-    model = fitted(classes, noise)
-    folder = tmp_path / "new" / "model"
-    model.save(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["linear.json", "linear.safetensors"]
-    other = LinearClassifier.load(folder)
-    assert other.fingerprint() == model.fingerprint()
-    assert other.classes_ == model.classes_
-    assert other.training_ == model.training_
-    assert other.training_["noise"] == noise.to_dict()
-    for example in toy(classes, seed=2)[0][:20]:
-        kept = noise.sample(len(example), 50, rng())
-        for masking in (False, True):
-            expected = votes(model, example, kept, masking=masking)
-            assert np.array_equal(votes(other, example, kept, masking=masking), expected)
-    other.save(folder)
-    assert LinearClassifier.load(folder).fingerprint() == model.fingerprint()
+def test_a_folder_holds_how_the_model_was_trained(tmp_path: Path) -> None:
+    model, folder = fitted(3, Masking(0.5)), tmp_path / "new" / "model"
+    for _ in "ab":  # also over itself
+        model.save(folder)
+        assert sorted(path.name for path in folder.iterdir()) == ["linear.json", "linear.safetensors"]
+        assert LinearClassifier.load(folder).training_ == model.training_
+    assert model.training_["noise"] == Masking(0.5).to_dict()
 
 
 def orders(rows: int, seed: int) -> tuple[list[Tokens], list[int]]:

@@ -10,7 +10,7 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, SmoothedClassifier, evaluate
 from adaptdel.classifiers.base import Request, kept_tokens
-from adaptdel.classifiers.noisy_copies import VALIDATION, EpochBatches, NoisyCopies, train_on_noise
+from adaptdel.classifiers.transformer_training import VALIDATION, EpochBatches, NoisyCopies, train_on_noise
 from adaptdel.text.data import SplitTexts
 from adaptdel.text.units import Words
 from tests.classifiers.test_transformers import classifier
@@ -65,18 +65,21 @@ def test_noise_depends_on_seed_epoch_and_example_only(base: Any) -> None:
 
 def read(epochs: EpochBatches, epoch: int) -> list[list[tuple[int, list[int]]]]:
     epochs.epoch = epoch
-    return [[(place, epochs.copies[place][0].tolist()) for place in batch] for batch in epochs]
+    return [[(place, epochs.copies.rows[place].tolist()) for place in batch] for batch in epochs]
 
 
 def test_batches_of_an_epoch(base: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.classifiers.noisy_copies.WINDOW", 18)
+    monkeypatch.setattr("adaptdel.classifiers.transformer_training.WINDOW", 18)
     one = EpochBatches(copies(base), 2)  # 35 batches: windows of 18 and 17
     epochs = [read(one, epoch) for epoch in range(3)]
     for batches in epochs:
         assert len(batches) == len(one) == 35
         assert sorted(place for batch in batches for place, _ in batch) == list(range(70))
         spread = [abs(len(a[1]) - len(b[1])) for a, b in batches]
-        assert np.mean(spread) < 1.5  # 4 in random order
+        assert np.mean(spread) < 1.5
+    shuffled = read(EpochBatches(copies(base), 2, grouped=False), 0)
+    assert sorted(place for batch in shuffled for place, _ in batch) == list(range(70))
+    assert np.mean([abs(len(a[1]) - len(b[1])) for a, b in shuffled]) > 2.5
     assert [[place for place, _ in batch] for batch in epochs[0]] != [
         [place for place, _ in batch] for batch in epochs[1]
     ]
@@ -87,7 +90,7 @@ def test_batches_of_an_epoch(base: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert wide == {place: row for batch in epochs[2] for place, row in batch}
 
 
-def learner(seed: int = 0, epochs: int = 5) -> Any:
+def learner(seed: int = 0, epochs: int = 5, fingerprint: str = "v1") -> Any:
     def encode(rows: list[str]) -> Any:
         return torch.tensor([[float(row.split().count(word)) for word in ("good", "bad", *WORDS)] for row in rows])
 
@@ -98,8 +101,9 @@ def learner(seed: int = 0, epochs: int = 5) -> Any:
     torch.manual_seed(9)  # what is drawn before does not matter
     state = torch.get_rng_state()
     base = train_on_noise(
-        module, texts, labels, noise=NOISE, encode=encode, epochs=epochs, batch_size=8, learning_rate=0.02, seed=seed
-    )
+        module, texts, labels, noise=NOISE, encode=encode, epochs=epochs, batch_size=8, learning_rate=0.02, seed=seed,
+        fingerprint=fingerprint,
+    )  # fmt: skip
     assert torch.equal(torch.get_rng_state(), state)
     return base
 
@@ -114,6 +118,8 @@ def test_any_torch_module_is_trained_on_noise(tmp_path: Path) -> None:
     certified = evaluate(model, texts[:4], out=tmp_path / "run", progress=False)
     again = SmoothedClassifier(learner(epochs=20), NOISE, n_select=20, n_estimate=100)
     assert evaluate(again, texts[:4], out=tmp_path / "run", progress=False).table.equals(certified.table)
+    assert len({each.fingerprint() for each in (learner(), learner(), learner(seed=1), learner(fingerprint="v2"))}) == 3
+    assert learner(fingerprint="").fingerprint() == ""
     other = SmoothedClassifier(learner(seed=1), NOISE, n_select=20, n_estimate=100)
     with pytest.raises(ValueError, match="model_hash"):  # other weights are another model
         evaluate(other, texts[:4], out=tmp_path / "run")

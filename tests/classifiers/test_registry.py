@@ -33,7 +33,7 @@ class LogarithmicRate(ad.Rate):
 
 @register_classifier("counted_words")
 class WordCounter(BaseClassifier):
-    """Answers "pos" iff a copy holds at least ``least`` of the words that it has learnt."""
+    """Answers "pos" iff a copy holds at least ``least`` of the words that it has learned."""
 
     def __init__(self, words: Sequence[str] = (), least: int = 1) -> None:
         self.words, self.least = list(words), least
@@ -63,10 +63,7 @@ class WordCounter(BaseClassifier):
     def options(self) -> dict[str, Any]:
         return {"least": self.least}
 
-    @classmethod
-    def check_options(cls, options: Any) -> None:
-        if not isinstance(options.get("least"), int):
-            raise ValueError(f"least must be an integer, got {options.get('least')!r}")
+    stored_options = ("least",)
 
     def save(self, folder: Path) -> None:
         folder.mkdir()
@@ -106,7 +103,7 @@ class TestOwnClass:
 
     @pytest.mark.parametrize(
         ("old", "new", "word"),
-        [('"least": 1', '"least": "x"', "least"), ("counted_words", "os", "'os' is not registered")],
+        [('"least": 1', '"most": 1', "least"), ("counted_words", "os", "'os' is not registered")],
     )
     def test_changed_settings_are_refused(self, tmp_path: Path, old: str, new: str, word: str) -> None:
         model().save(tmp_path / "model")
@@ -128,29 +125,17 @@ class TestOwnClass:
 
 def pipelines() -> dict[str, Any]:
     from sklearn.ensemble import RandomForestClassifier
-    from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
     from sklearn.naive_bayes import MultinomialNB
     from sklearn.pipeline import make_pipeline
 
     return {
-        "logistic": make_pipeline(TfidfVectorizer(stop_words="english"), LogisticRegression()),
         "bayes": make_pipeline(CountVectorizer(ngram_range=(1, 2)), MultinomialNB()),
         "forest": make_pipeline(HashingVectorizer(n_features=64), RandomForestClassifier(5, random_state=0)),
     }
 
 
 class TestSklearn:
-    @pytest.mark.parametrize("name", ["logistic", "bayes"])
-    def test_saved_and_loaded(self, name: str, tmp_path: Path) -> None:
-        pytest.importorskip("skops")
-        smoothed = ad.SmoothedClassifier(pipelines()[name], NOISE, n_select=50, n_estimate=100, copies=2)
-        smoothed.fit(TEXTS, LABELS).save(tmp_path / "model")
-        loaded = ad.SmoothedClassifier.load(tmp_path / "model")
-        assert loaded.base_.fingerprint() == smoothed.base_.fingerprint()
-        assert loaded.certify(TEXTS[:4]) == smoothed.certify(TEXTS[:4])
-        assert not any(path.suffix in (".pkl", ".pickle", ".joblib") for path in (tmp_path / "model").rglob("*"))
-
     def test_untrusted_types_are_neither_saved_nor_loaded(self, tmp_path: Path) -> None:
         skops = pytest.importorskip("skops.io")
         forest = ad.SmoothedClassifier(pipelines()["forest"], NOISE, copies=2).fit(TEXTS, LABELS)
@@ -158,6 +143,7 @@ class TestSklearn:
             forest.save(tmp_path / "forest")
         smoothed = ad.SmoothedClassifier(pipelines()["bayes"], NOISE, copies=2).fit(TEXTS, LABELS)
         smoothed.save(tmp_path / "model")
+        assert not any(path.suffix in (".pkl", ".pickle", ".joblib") for path in (tmp_path / "model").rglob("*"))
         smoothed.base_.estimator.steps[0][1].tokenizer = own_tokenizer  # type: ignore[attr-defined]
         with pytest.raises(ValueError, match="own_tokenizer, which skops does not load safely"):
             smoothed.save(tmp_path / "other")

@@ -115,7 +115,7 @@ def alone(model: TransformersClassifier, words: tuple[str, ...]) -> int:
     ids = torch.tensor([model.tokenizer(" ".join(words))["input_ids"]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     with torch.inference_mode():
-        return int(model.model(**{key: inputs[key] for key in inputs if key in model._accepted}).logits.argmax())
+        return int(model.model(**{key: inputs[key] for key in model._arrays}).logits.argmax())
 
 
 def texts(count: int = 12) -> list[tuple[str, ...]]:
@@ -135,7 +135,7 @@ def neighbours(words: tuple[str, ...], vocabulary: tuple[str, ...]) -> Iterator[
 def exact_labels(model: Any, inputs: list[tuple[str, ...]]) -> list[int]:
     smoothed = ad.SmoothedClassifier(model, NOISE, progress=False)
     certificates = smoothed.certify([" ".join(words) for words in inputs])
-    assert all(certificate.exact is not None for certificate in certificates)
+    assert all(certificate.alpha == 0 for certificate in certificates)
     return [certificate.label for certificate in certificates]
 
 

@@ -15,9 +15,9 @@ transformers = pytest.importorskip("transformers")
 
 from adaptdel import NoNoise, SmoothedClassifier  # noqa: E402
 from adaptdel.classifiers.base import Request  # noqa: E402
-from adaptdel.classifiers.noisy_copies import VALIDATION  # noqa: E402
 from adaptdel.classifiers.transformer_training import (  # noqa: E402
     CHECKPOINT,
+    VALIDATION,
     FreeLBTrainer,
     NoisyTrainer,
     first_perturbation,
@@ -314,7 +314,7 @@ def test_a_smoothed_classifier_fits_as_train_does(encoder: str) -> None:
     record = base.training_
     names = ("train_loss", "valid_loss", "valid_accuracy")
     assert [[row[name] for name in names] for row in record["history"]] == [
-        [row[name] for name in names] for row in trained.training_["history"]
+        [row[name] for name in names] for row in (trained.records.training or {})["history"]
     ]
     assert (record["epochs"], record["noise"]) == (2, noise.to_dict())
 
@@ -368,7 +368,7 @@ def test_a_large_batch_is_read_in_parts(encoder: str, tmp_path: Path, kind: type
     schedule = TransformerTrainingSettings(adv_steps=2, adv_init=0)
     trainer = kind(base, model, schedule, one, copies(base, purpose=VALIDATION), unweighted(tmp_path))
     one.rows = one.draw(0, [1, 2, 3, 4, 5])
-    batch = trainer.collate([one[place] for place in (1, 2, 3, 4, 5)])
+    batch = trainer.collate(one, [1, 2, 3, 4, 5])
     read: list[int] = []
     model.register_forward_pre_hook(lambda module, given, named: read.append(len(named["input_ids"])), with_kwargs=True)
 
@@ -441,7 +441,7 @@ def test_freelb_is_that_of_the_paper(encoder: str, tmp_path: Path, steps: int, b
     one, model = copies(base), base.model.train()
     trainer = FreeLBTrainer(base, model, schedule, one, copies(base, purpose=VALIDATION), unweighted(tmp_path))
     one.rows = one.draw(0, [1, 2, 3, 4])
-    batch = trainer.collate([one[place] for place in (1, 2, 3, 4)])
+    batch = trainer.collate(one, [1, 2, 3, 4])
     real = batch["attention_mask"].float()
     assert real.min() == 0  # some padding
     torch.manual_seed(5)

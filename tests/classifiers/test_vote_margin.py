@@ -6,9 +6,9 @@ from scipy import sparse
 from scipy.special import ndtr
 
 from adaptdel import Deletion, FixedRate, Masking
-from adaptdel.classifiers.features import bounded_scores
+from adaptdel.classifiers.features import clipped
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.vote_margin import (
+from adaptdel.classifiers.linear_training import (
     SHARPNESS,
     VoteObjective,
     bounded,
@@ -123,10 +123,17 @@ def test_weights_of_examples_are_repetitions() -> None:
     keep = np.full((6, 1), 0.2)
     repeats = np.array([0, 1, 2, 3, 4, 4, 5, 5])
     [repeated] = train_margins(
-        sparse.csr_array(counts[repeats]), composition, answers[repeats], 2, keep[repeats], l2=0.01, iterations=300
+        sparse.csr_array(counts[repeats]),
+        composition,
+        answers[repeats],
+        2,
+        keep[repeats],
+        l2=0.01,
+        iterations=300,
+        weights=np.ones(8),
     )
     factor = repeated.record["penalty"] / train_margins(
-        counts, composition, answers, 2, keep, l2=0.01, iterations=1
+        counts, composition, answers, 2, keep, l2=0.01, iterations=1, weights=np.ones(6)
     )[0].record["penalty"]  # fmt: skip
     weights = np.array([1, 1, 1, 1, 2, 2]) * 6 / 8
     [weighted] = train_margins(
@@ -159,7 +166,7 @@ def test_the_bias_is_penalised() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_bounded_scores_and_their_gradient(classes: int) -> None:
+def test_clipped_scores_and_their_gradient(classes: int) -> None:
     draw, scores = generator(5), 1 if classes == 2 else classes
     counts = sparse.csr_array(draw.poisson(1.0, (12, 7)).astype(np.float64))
     answers, keep = np.arange(12) % classes, np.full((12, 1), 0.3)
@@ -176,10 +183,10 @@ def test_bounded_scores_and_their_gradient(classes: int) -> None:
         assert gradient[number] == pytest.approx(slope, abs=1e-6)
     integers = draw.integers(-9, 10, (50, scores))
     free, _ = bounded(integers.astype(np.float64), 6.0)
-    exact = bounded_scores(integers, 6)
-    assert np.array_equal(free if classes == 2 else 2 * free, exact[:, 1:] if classes == 2 else exact)
-    limit = 6 if classes == 2 else 12
-    assert np.ptp(exact, axis=1).max() == limit
+    exact = clipped(integers, 6)
+    assert exact.dtype == np.int64
+    assert np.array_equal(free if classes == 2 else 2 * free, exact)
+    assert np.abs(exact).max() == 6 if classes == 2 else np.ptp(exact, axis=1).max() == 12
 
 
 def test_bounds_fall_and_models_follow() -> None:
@@ -187,7 +194,8 @@ def test_bounds_fall_and_models_follow() -> None:
     counts = sparse.csr_array(draw.poisson(1.0, (40, 9)).astype(np.float64))
     answers = (draw.random(40) < 0.5).astype(np.int64)
     free, *models = train_margins(
-        counts, sparse.csr_array(np.eye(9)), answers, 2, np.full((40, 1), 0.3), l2=1e-4, iterations=20, levels=3
-    )
+        counts, sparse.csr_array(np.eye(9)), answers, 2, np.full((40, 1), 0.3),
+        l2=1e-4, iterations=20, levels=3, weights=np.ones(40),
+    )  # fmt: skip
     assert free.bound == 0
     assert [model.bound / models[0].bound for model in models] == pytest.approx([1, 0.8, 0.64])

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.checks import BoolArray, IntArray, check_names
+from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.noise import Noise
 from adaptdel.core.registry import Registry
 from adaptdel.text.units import Tokens, Unit
@@ -65,6 +66,7 @@ class BaseClassifier(ABC):
     """
 
     kind: ClassVar[str] = ""  # the name under which the class is registered; "" if its instances cannot be saved
+    stored_options: ClassVar[tuple[str, ...]] = ()  # names of `options`: a file may give no others to `load`
     running_options: ClassVar[tuple[str, ...]] = ()  # options of `load` that may differ from run to run: the device
     classes_: list[Any] | None = None  # the labels, in the order of the class numbers; None before `fit`
     dtype: str | None = None  # the precision of a transformer; None for other models
@@ -88,16 +90,12 @@ class BaseClassifier(ABC):
         """
         return None
 
-    def label(self, number: int) -> Any:
-        """The label of a class number."""
-        return (self.classes_ or [])[number]
-
     def fingerprint(self) -> str:
         """A hash of the model, stored in every certificate; "" if it has none."""
         return ""
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments for `load` that restore the same classifier, in plain values."""
+        """Keyword arguments for `load` that restore the same classifier: plain values of the `stored_options`."""
         return {}
 
     def fingerprint_with(self, options: Mapping[str, Any]) -> str:
@@ -135,13 +133,8 @@ class BaseClassifier(ABC):
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> Self:
-        """Read what `save` wrote, without executing anything from the folder; ``options`` are those of `options`."""
+        """Read what `save` wrote, without executing anything from the folder; ``options`` are checked here."""
         raise ValueError(f"{folder}: a {cls.__name__} cannot be loaded from a folder")
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, Any]) -> None:
-        """Raise ValueError unless the options from a file can be given to `load`."""
-        check_names("options", options, ())
 
 
 class DistinctClassifier(BaseClassifier):
@@ -156,10 +149,6 @@ class DistinctClassifier(BaseClassifier):
     _calls: int = 0
     _early: tuple[tuple[Prepared, Hashable, int], ...] = ()  # some of the first copies, with their answers
 
-    def forget_answers(self) -> None:
-        """Start the repeated classification of copies anew: the model has changed."""
-        self._rechecked, self._calls, self._early = 0, 0, ()
-
     @abstractmethod
     def keys(self, request: Request) -> list[Hashable]:
         """A hashable key for each copy; copies of an input with equal keys get the same answer."""
@@ -169,37 +158,36 @@ class DistinctClassifier(BaseClassifier):
         """The class numbers of distinct copies, shape (copies,)."""
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
-        """Classify the copies whose answers are not cached, those of all inputs together."""
-        keys = [self.keys(request) for request in requests]
-        new: dict[tuple[int, Hashable], tuple[Prepared, Hashable]] = {}
-        for request, row in zip(requests, keys, strict=True):
-            known = request.prepared.answers
-            for key, name in zip(row, map(_short, row), strict=True):
-                if name not in known:
-                    new.setdefault((id(known), name), (request.prepared, key))
-        fresh = dict(zip(new, self._answered(list(new.values())).tolist(), strict=True)) if new else {}
-        out = []
-        for request, row in zip(requests, keys, strict=True):
-            known = request.prepared.answers
-            names = map(_short, row)
-            out.append(np.array([known[n] if n in known else fresh[id(known), n] for n in names], dtype=np.int64))
-        for (_, name), (prepared, _) in zip(new, new.values(), strict=True):
-            if len(prepared.answers) < REMEMBERED:
-                prepared.answers[name] = fresh[id(prepared.answers), name]
-        return out
+        """Classify the copies whose answers are not cached, those of all inputs together.
 
-    def _answered(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
-        """The checked answers; an error names the input that failed, or the first of several."""
-        try:
-            answers = self.answer(copies)
-            self._recheck_some(copies, answers)
-            return answers
-        except (BaseClassifierError, InconsistentAnswerError):
-            raise
-        except Exception as error:
-            raise BaseClassifierError(
-                f"the base classifier failed on {copies[0][0].name}: {type(error).__name__}: {error}"
-            ) from error
+        An error names the input that failed, or the first of several.
+        """
+        rows = [[(_short(key), key) for key in self.keys(request)] for request in requests]
+        new: dict[tuple[int, Hashable], tuple[Prepared, Hashable]] = {}
+        for request, row in zip(requests, rows, strict=True):
+            known = request.prepared.answers
+            new |= {(id(known), name): (request.prepared, key) for name, key in row if name not in known}
+        fresh: dict[tuple[int, Hashable], int] = {}
+        if copies := list(new.values()):
+            try:
+                answers = self.answer(copies)
+                self._recheck_some(copies, answers)
+            except (BaseClassifierError, InconsistentAnswerError):
+                raise
+            except Exception as error:
+                raise BaseClassifierError(
+                    f"the base classifier failed on {copies[0][0].name}: {type(error).__name__}: {error}"
+                ) from error
+            fresh = dict(zip(new, answers.tolist(), strict=True))
+        out = []
+        for request, row in zip(requests, rows, strict=True):
+            known = request.prepared.answers
+            numbers = [known[name] if name in known else fresh[id(known), name] for name, _ in row]
+            out.append(np.array(numbers, dtype=np.int64))
+        for (place, name), (prepared, _) in new.items():
+            if len(prepared.answers) < REMEMBERED:
+                prepared.answers[name] = fresh[place, name]
+        return out
 
     def _recheck_some(self, copies: Sequence[tuple[Prepared, Hashable]], answers: IntArray) -> None:
         """Classify some of the first copies again: together in another order, and a few of them alone.
@@ -226,10 +214,10 @@ class DistinctClassifier(BaseClassifier):
         again = self.answer([(prepared, key) for prepared, key, _ in answered]).tolist()
         for (prepared, key, answer), other in zip(answered, again, strict=True):
             if other != answer:
-                shown = self.show(prepared, key)
+                shown, labels = self.show(prepared, key), self.classes_ or []
                 shown = shown if len(shown) <= 200 else shown[:197] + "..."
                 raise InconsistentAnswerError(
-                    f"the base classifier answered {self.label(answer)!r} and then {self.label(other)!r} to the same "
+                    f"the base classifier answered {labels[answer]!r} and then {labels[other]!r} to the same "
                     f"copy {shown} of {prepared.name}: its answer must depend on the copy alone, not on the other "
                     "copies, their order, earlier calls or chance, or no certificate holds"
                 )
@@ -248,11 +236,11 @@ def _short(key: Hashable) -> Hashable:
     return key
 
 
-def best_class(scores: npt.NDArray[Any], describe: Callable[[int], str]) -> IntArray:
+def best_class(scores: npt.NDArray[Any], names: Sequence[str]) -> IntArray:
     """The class of the highest score in every row; NaN is an error that names its input."""
     wrong = np.isnan(scores).any(axis=1)
     if wrong.any():
-        raise BaseClassifierError(f"the base classifier returned NaN on {describe(int(np.argmax(wrong)))}")
+        raise BaseClassifierError(f"the base classifier returned NaN on {names[int(np.argmax(wrong))]}")
     return np.argmax(scores, axis=1).astype(np.int64)
 
 
@@ -280,12 +268,35 @@ Registered = TypeVar("Registered", bound=type[BaseClassifier])
 
 
 def register_classifier(kind: str) -> Callable[[Registered], Registered]:
-    """A class decorator that makes a base classifier loadable under a name; that of another class is refused.
+    """A class decorator that makes a base classifier loadable under a name; a name in use is refused.
 
     The class defines ``votes``, ``fingerprint``, ``save`` and ``load``. A saved model holds the name, never code: the
     module of the class has to be imported before the model is loaded, by ``--import`` or as a plug-in.
     """
     return CLASSIFIERS.add(kind)
+
+
+def is_installed(code: Any) -> bool:
+    """Whether a class or a function belongs to Python or to an installed package, whose version tells what it does."""
+    name = code.__module__ or "builtins"
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return "-packages" in file or name.partition(".")[0] in ("adaptdel", *sys.stdlib_module_names)
+
+
+def stated(parts: Iterable[Any]) -> str | None:
+    """What the user states of the code behind some objects: their ``fingerprint``; None if some code is not known.
+
+    The code of installed packages counts by its name. That of the user may change without a trace, so he states a text
+    in the attribute ``fingerprint`` of an object, such as "v3", and another one when its answers change.
+    """
+    texts = set()
+    for part in parts:
+        text = getattr(part, "fingerprint", None)
+        if isinstance(text, str) and text:
+            texts.add(text)
+        elif not is_installed(type(part)):
+            return None
+    return " ".join(sorted(texts))
 
 
 def kept_tokens(request: Request) -> Iterator[list[Any]]:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from math import frexp
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from adaptdel.classifiers.base import BaseClassifier, Request, register_classifier
 from adaptdel.classifiers.callables import SklearnClassifier
@@ -26,25 +26,26 @@ from adaptdel.classifiers.features import (
     LARGEST_WEIGHT,
     ScoreCache,
     VocabularyFeatures,
-    bounded_scores,
+    clipped,
     ngrams,
     numbered,
     summed,
     sums_of_copies,
+    token_to_json,
 )
 from adaptdel.classifiers.linear import model_digest, read_model, write_model
 from adaptdel.classifiers.linear_training import (
     Counts,
     Fitted,
     Progress,
-    balanced_class_weights,
     class_numbers,
+    class_weights,
     composition,
     noisy_counts,
     rounded,
+    train_margins,
 )
-from adaptdel.classifiers.vote_margin import train_margins
-from adaptdel.core.checks import FloatArray, IntArray, check_int, check_names, check_real
+from adaptdel.core.checks import FloatArray, IntArray, check_int, check_real
 from adaptdel.files import read_tensors
 from adaptdel.settings import AdditiveTrainingSettings
 from adaptdel.text.units import Tokens, Unit
@@ -85,10 +86,13 @@ class BoundedClassifier(BaseClassifier):
 
     classes_: list[Any]
     offsets: IntArray  # what is added to the scores of the tokens, shape (classes,)
-    bound: int  # of the token scores, see `bounded_scores`
+    bound: int  # of the token scores, see `clipped`
+    reach: int  # the most by which a token can change the margin between two classes
+    vocabulary: Sequence[Hashable]  # the tokens that the classifier was made with, as far as they are known
     ngram: int = 1  # neighbouring tokens that have a score together, see `ngrams`: these runs are the tokens here
 
-    def __init__(self) -> None:
+    def __init__(self, bound: int) -> None:
+        self.bound, self.reach = bound, bound if len(self.classes_) == 2 else 2 * bound
         self._cached = ScoreCache(len(self.classes_))
         self._worst: dict[tuple[int, int], Hashable] = {}
         self._reach: dict[tuple[str, int], IntArray] = {}
@@ -98,21 +102,13 @@ class BoundedClassifier(BaseClassifier):
     def free_scores(self, tokens: Sequence[Hashable]) -> IntArray:
         """The scores of tokens without a bound, shape (tokens, scores)."""
 
-    @abstractmethod
-    def vocabulary(self) -> Sequence[Hashable]:
-        """The tokens that the classifier was made with, as far as they are known."""
-
-    @property
-    def reach(self) -> int:
-        """The most by which a token can change the margin between two classes."""
-        return self.bound if len(self.classes_) == 2 else 2 * self.bound
-
     def token_scores(self, tokens: Sequence[Hashable]) -> IntArray:
         """The scores of tokens, shape (tokens, classes); best for the tokens of many texts at once."""
         return self._cached.lookup(tokens, self._bounded)
 
     def _bounded(self, tokens: Sequence[Hashable]) -> IntArray:
-        return bounded_scores(self.free_scores(tokens), self.bound)
+        scores: IntArray = clipped(self.free_scores(tokens), self.bound)
+        return np.pad(scores, ((0, 0), (1, 0))) if scores.shape[1] == 1 else scores  # that of the second class
 
     def every_token(self, unit: Unit) -> Sequence[Hashable] | None:
         """All tokens that have a score; None if there is no end of them, as of words that have several features."""
@@ -131,7 +127,7 @@ class BoundedClassifier(BaseClassifier):
         """The known token that adds most to a rival over the answer, among those that can stand anywhere in a text."""
         if (answer, rival) not in self._worst:
             with CACHE_LOCK:
-                tokens = [*self.vocabulary(), *self._cached.rows]
+                tokens = [*self.vocabulary, *self._cached.rows]
             scores = self._bounded(tokens)
             falling = np.argsort(scores[:, answer] - scores[:, rival], kind="stable").tolist()
             worst = next((tokens[place] for place in falling if is_token(tokens[place], unit)), None)
@@ -151,8 +147,10 @@ class BoundedLinearClassifier(BoundedClassifier):
     """A linear model of bags of tokens with weights for several bounds, of which one is used: number ``point``.
 
     The weights are integers of shape (bounds, columns + 1, scores), with a last column of zeros for the mask; the bias
-    has the shape (bounds, scores).
+    has the shape (bounds, scores). The features are the vocabulary: each is a token, or a part of tokens.
     """
+
+    stored_options = ("point",)
 
     def __init__(
         self,
@@ -166,10 +164,10 @@ class BoundedLinearClassifier(BoundedClassifier):
     ) -> None:
         self.features, self.classes_, self.weights, self.bias = features, classes, weights, bias
         self.bounds, self.ngram, self.point = list(bounds), ngram, check_int("point", point, most=len(bounds) - 1)
-        self.bound = self.bounds[point]
+        self.vocabulary = features.vocabulary
         used = bias[point].astype(np.int64)
-        self.offsets = np.array([0, used[0]]) if len(used) == 1 else 2 * used  # doubled, as `bounded_scores` are
-        super().__init__()
+        self.offsets = np.array([0, used[0]]) if len(used) == 1 else 2 * used  # doubled, as `clipped` scores are
+        super().__init__(self.bounds[point])
 
     @classmethod
     def train(
@@ -196,7 +194,7 @@ class BoundedLinearClassifier(BoundedClassifier):
         kept = settings.kept or max(2, int(np.median(lengths)) // 10)
         composed, vectors = composition(features, numbers), WordVectors(settings.vectors) if settings.vectors else None
         if vectors is not None:
-            composed = sparse.csr_array(sparse.hstack([composed, vectors.columns(numbers, counts)]))
+            composed = scipy.sparse.csr_array(scipy.sparse.hstack([composed, vectors.columns(numbers, counts)]))
         trained = train_margins(
             counts,
             composed,
@@ -207,7 +205,7 @@ class BoundedLinearClassifier(BoundedClassifier):
             iterations=settings.iterations,
             levels=settings.levels,
             vectors=0 if vectors is None else vectors.size,
-            weights=None if class_weight is None else balanced_class_weights(answers, len(classes))[answers],
+            weights=class_weights(class_weight, answers, len(classes))[answers],
             progress=progress,
         )[1:]
         if vectors is not None:
@@ -230,15 +228,11 @@ class BoundedLinearClassifier(BoundedClassifier):
         """The sums of the weights of the features of each token."""
         return summed(tokens, self.features, self.weights[self.point])
 
-    def vocabulary(self) -> Sequence[Hashable]:
-        """The features: each is the token that has this feature alone, or a part of a token."""
-        return self.features.vocabulary
-
     def every_token(self, unit: Unit) -> Sequence[Hashable] | None:
         """The vocabulary, where every token is a feature; and the only character that is two in lower case."""
         if self.ngram > 1 or unit.kind in ("byte", "chunk"):
-            return self.features.vocabulary
-        return [*self.features.vocabulary, "\u0130"] if unit.kind == "char" else None
+            return self.vocabulary
+        return [*self.vocabulary, "\u0130"] if unit.kind == "char" else None
 
     def fingerprint(self) -> str:
         """The SHA-256 of weights, features, classes, bounds and the bound that is used."""
@@ -251,7 +245,8 @@ class BoundedLinearClassifier(BoundedClassifier):
         return self._digest
 
     def _description(self) -> dict[str, Any]:
-        return self.features.description() | {"ngram": self.ngram, "classes": self.classes_, "bounds": self.bounds}
+        described = {"features": "vocabulary", "vocabulary": [token_to_json(each) for each in self.vocabulary]}
+        return described | {"ngram": self.ngram, "classes": self.classes_, "bounds": self.bounds}
 
     def options(self) -> dict[str, Any]:
         """The bound that is used."""
@@ -265,7 +260,6 @@ class BoundedLinearClassifier(BoundedClassifier):
     @classmethod
     def load(cls, folder: Path, **options: Any) -> Self:
         """Read what `save` wrote; ValueError with the name of the file that is missing or damaged."""
-        cls.check_options(options)
         fields = {"vocabulary": "a list", "bounds": "a list"}
         values, features, tensors = read_model(Path(folder), "vocabulary", fields)
         assert isinstance(features, VocabularyFeatures)
@@ -274,11 +268,6 @@ class BoundedLinearClassifier(BoundedClassifier):
         bias = tensors["bias"].reshape(len(bounds), -1)
         model = np.ascontiguousarray(weights), bias, bounds, values["ngram"]
         return cls(features, values["classes"], *model, **options)
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, Any]) -> None:
-        """The bound that is used."""
-        check_int("point", check_names("options", options, ("point",))["point"])
 
 
 class WordVectors:
@@ -292,15 +281,19 @@ class WordVectors:
     """
 
     def __init__(self, path: str | Path) -> None:
-        words, vectors = read_vectors(Path(path))
+        tensors = read_tensors(Path(path))
+        listed, vectors = tensors.get("words"), tensors.get("vectors")
+        if listed is None or listed.dtype != np.uint8 or vectors is None or vectors.dtype.kind != "f":
+            raise ValueError(f"{path} must hold words as uint8 (UTF-8, one word a line) and vectors as floats")
+        words, vectors = listed.tobytes().decode("utf-8", "replace").split("\n"), vectors.astype(np.float64)
+        if vectors.ndim != 2 or len(vectors) != len(words) or len(set(words)) != len(words):
+            raise ValueError(f"{path} must hold a vector for each of its {len(words)} different words")
+        if not np.isfinite(vectors).all():
+            raise ValueError(f"{path} must hold finite vectors")
         self.features = VocabularyFeatures(words)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         self.vectors: FloatArray = LENGTH * vectors / np.where(lengths > 0, lengths, 1.0)
-
-    @property
-    def size(self) -> int:
-        """The number of columns that the vectors add."""
-        return int(self.vectors.shape[1])
+        self.size = vectors.shape[1]  # the number of columns that the vectors add
 
     def columns(self, numbers: dict[Hashable, int], counts: Counts) -> Counts:
         """The columns of each distinct token, less their mean over the words of the examples, (types + 1, size)."""
@@ -309,7 +302,7 @@ class WordVectors:
         # einsum, since BLAS sums in an order that depends on the number of threads
         mean = np.einsum("w,wd->d", occurrences, self.vectors) / max(1.0, float(occurrences.sum()))
         self.vectors = self.vectors - mean
-        return sparse.csr_array(present @ self.vectors)
+        return scipy.sparse.csr_array(present @ self.vectors)
 
     def folded(
         self, features: VocabularyFeatures, trained: Sequence[Fitted]
@@ -323,27 +316,13 @@ class WordVectors:
         positions = {word: position for position, word in enumerate(union.vocabulary)}
         rows = [positions[word] for word in words]
 
-        def fold(fitted: Fitted) -> Fitted:
+        folded = []
+        for fitted in trained:
             weights = np.zeros((union.size + 1, fitted.weights.shape[1]))
             weights[: features.size] = fitted.weights[: features.size]
             weights[rows] += np.einsum("wd,ds->ws", self.vectors, fitted.weights[features.size + 1 :])
-            return replace(fitted, weights=weights)
-
-        return union, [fold(fitted) for fitted in trained]
-
-
-def read_vectors(path: Path) -> tuple[list[str], npt.NDArray[np.float64]]:
-    """Read words and vectors; ValueError that names the file and what is wrong in it."""
-    tensors = read_tensors(path)
-    listed, vectors = tensors.get("words"), tensors.get("vectors")
-    if listed is None or listed.dtype != np.uint8 or vectors is None or vectors.dtype.kind != "f":
-        raise ValueError(f"{path} must hold words as uint8 (UTF-8, one word a line) and vectors as floats")
-    words = listed.tobytes().decode("utf-8", "replace").split("\n")
-    if vectors.ndim != 2 or len(vectors) != len(words) or len(set(words)) != len(words):
-        raise ValueError(f"{path} must hold a vector for each of its {len(words)} different words")
-    if not np.isfinite(vectors).all():
-        raise ValueError(f"{path} must hold finite vectors")
-    return words, vectors.astype(np.float64)
+            folded.append(replace(fitted, weights=weights))
+        return union, folded
 
 
 @register_classifier("additive_pipeline")
@@ -357,30 +336,28 @@ class AdditivePipeline(BoundedClassifier):
         bound: of the score of a word, in the units of the pipeline's weights.
     """
 
-    kind: ClassVar[str]
+    stored_options = ("bound",)
 
     def __init__(self, estimator: Any, bound: float) -> None:
-        self.real_bound = check_bound(bound)
+        accepted = "a positive number"
+        self.real_bound = check_real("bound", bound, accepted=accepted, least=0.0, most=1e300, open_ends=True)
         estimator = deepcopy(estimator)  # which the caller may fit again
         self._stored = SklearnClassifier(estimator)
         self._vectorizer, weights, bias = additive_parts(estimator)
+        self.vocabulary = list(getattr(self._vectorizer, "vocabulary_", ()))  # a `HashingVectorizer` has none
         self.classes_ = np.asarray(estimator.classes_).tolist()
-        super().__init__()
         largest = max(float(np.abs(weights).max(initial=0.0)), float(np.abs(bias).max(initial=0.0)))
         exponent = LARGEST_WEIGHT.bit_length() - 1 - frexp(largest)[1]
         self._weights, offsets = (np.rint(np.ldexp(a, exponent)).astype(np.int64) for a in (weights, bias))
-        self.bound = min(LARGEST_BOUND, round(Fraction(self.real_bound) * Fraction(2) ** exponent))
-        if self.bound < 1:
+        integer = min(LARGEST_BOUND, round(Fraction(self.real_bound) * Fraction(2) ** exponent))
+        if integer < 1:
             raise ValueError(f"bound must be at least {2.0**-exponent:.3g} for these weights, got {bound}")
         self.offsets = np.array([0, int(offsets[0])]) if len(offsets) == 1 else 2 * offsets
+        super().__init__(integer)
 
     def free_scores(self, tokens: Sequence[Hashable]) -> IntArray:
         """The weights of the terms of each word."""
         return np.asarray(self._vectorizer.transform(tokens).astype(np.int64) @ self._weights)
-
-    def vocabulary(self) -> Sequence[Hashable]:
-        """The terms of a `CountVectorizer`; a `HashingVectorizer` has none."""
-        return list(getattr(self._vectorizer, "vocabulary_", ()))
 
     def fingerprint(self) -> str:
         """The SHA-256 of the pipeline and the bound."""
@@ -399,13 +376,7 @@ class AdditivePipeline(BoundedClassifier):
     @classmethod
     def load(cls, folder: Path, **options: Any) -> Self:
         """Read what `save` wrote."""
-        cls.check_options(options)
         return cls(SklearnClassifier.load(folder).estimator, **options)
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, Any]) -> None:
-        """The bound."""
-        check_bound(check_names("options", options, ("bound",))["bound"])
 
 
 def is_token(value: Any, unit: Unit) -> bool:
@@ -414,11 +385,6 @@ def is_token(value: Any, unit: Unit) -> bool:
         return unit.split(unit.join((value, value))) == (value, value)
     except (ValueError, TypeError):
         return False
-
-
-def check_bound(bound: Any) -> float:
-    """Return the bound of token scores, if it is a positive number."""
-    return check_real("bound", bound, accepted="a positive number", least=0.0, most=1e300, open_ends=True)
 
 
 def additive_parts(estimator: Any) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from pathlib import Path
+from pickle import PicklingError
+from types import FunctionType
 from typing import Any, Self
 
 import numpy as np
@@ -21,16 +24,17 @@ from adaptdel.classifiers.base import (
     check_labels,
     check_mask,
     drawn_copies,
+    is_installed,
     register_classifier,
 )
-from adaptdel.classifiers.fingerprint import fingerprint
-from adaptdel.core.checks import IntArray, check_int, check_names, token_key
+from adaptdel.core.checks import IntArray, check_int, token_key
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import replacing
 from adaptdel.settings import CERTIFICATION, LINEAR
 from adaptdel.text.units import Tokens, Unit
 
 ESTIMATOR = "estimator.skops"
+VOLATILE = ("_stop_words_id", "_sklearn_version")  # a memory address; the version of the library
 UNSAFE = "use parts of scikit-learn, NumPy and SciPy only, or register a class of your own with register_classifier"
 
 
@@ -42,6 +46,8 @@ class CallableClassifier(DistinctClassifier):
         classes: the labels, in the order of the scores.
         batch_size: the largest number of copies per call.
         recheck: see `DistinctClassifier`.
+        fingerprint: a string that you change when the answers of the function change, such as "v3"; by default, that of
+            its attribute ``fingerprint``. Without one, runs cannot be resumed.
     """
 
     def __init__(
@@ -51,23 +57,21 @@ class CallableClassifier(DistinctClassifier):
         *,
         batch_size: int = 1024,
         recheck: int = RECHECKED,
+        fingerprint: str = "",
     ) -> None:
         self.function = function
+        self.stated = fingerprint or getattr(function, "fingerprint", "")
         self.batch_size = check_int("batch_size", batch_size, least=1)
         self.recheck = check_int("recheck", recheck)
-        self.set_classes(classes)
-
-    def set_classes(self, classes: Sequence[Any] | None) -> None:
-        """Number the labels in this order; None if they are not known before `fit`."""
-        self.classes_ = None if classes is None else list(classes)
-        check_labels(self.classes_ or [])
+        self.classes_ = list(classes)
+        check_labels(self.classes_)
 
     def __repr__(self) -> str:
         return f"CallableClassifier({self.function!r}, classes={self.classes_!r})"
 
     def fingerprint(self) -> str:
-        """A hash of the function's code, constants, closure and state; "" if its state cannot be seen."""
-        return fingerprint(self.function)
+        """A hash of what is stated; "" if nothing is."""
+        return hashlib.sha256(self.stated.encode()).hexdigest() if isinstance(self.stated, str) and self.stated else ""
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Number each token by the first that equals it: what a unit joins may be anything, also not comparable."""
@@ -86,20 +90,19 @@ class CallableClassifier(DistinctClassifier):
         (numbers, _), masking = request.prepared.data, request.prepared.masking
         return [(np.where(row, numbers, np.int32(-1)) if masking else numbers[row]).tobytes() for row in request.kept]
 
-    def joined(self, prepared: Prepared, key: Any) -> Any:
-        """The copy with this key."""
-        return prepared.unit.join(prepared.data[1][np.frombuffer(key, dtype=np.int32)].tolist())
-
     def show(self, prepared: Prepared, key: Hashable) -> str:
         """A copy as it is shown in messages."""
-        return repr(self.joined(prepared, key))
+        return repr(self._joined(prepared, key))
+
+    def _joined(self, prepared: Prepared, key: Any) -> Any:
+        return prepared.unit.join(prepared.data[1][np.frombuffer(key, dtype=np.int32)].tolist())
 
     def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
         """Call the function on batches of copies."""
         parts = []
         for start in range(0, len(copies), self.batch_size):
             batch = copies[start : start + self.batch_size]
-            answers = self.function([self.joined(prepared, key) for prepared, key in batch])
+            answers = self.function([self._joined(prepared, key) for prepared, key in batch])
             parts.append(class_numbers(answers, self.classes_ or [], [prepared.name for prepared, _ in batch]))
         return np.concatenate(parts)
 
@@ -111,14 +114,15 @@ class SklearnClassifier(CallableClassifier):
     ``classes`` are the labels, for an object without ``classes_``.
     """
 
-    def __init__(self, estimator: Any, classes: Sequence[Any] | None = None) -> None:
-        super().__init__(estimator.predict, classes or (), batch_size=4096)
-        self._set_estimator(estimator, classes)
+    stored_options = ("classes",)
 
-    def _set_estimator(self, estimator: Any, classes: Sequence[Any] | None) -> None:
-        self.estimator, self.function = estimator, estimator.predict
-        fitted = getattr(estimator, "classes_", None)
-        self.set_classes(classes if fitted is None else np.asarray(fitted).tolist())
+    def __init__(self, estimator: Any, classes: Sequence[Any] | None = None) -> None:
+        self.estimator, fitted = estimator, getattr(estimator, "classes_", None)
+        known = classes if fitted is None else np.asarray(fitted).tolist()
+        stated = getattr(estimator, "fingerprint", "")
+        super().__init__(estimator.predict, known or (), batch_size=4096, fingerprint=stated)
+        if known is None:  # before `fit`
+            self.classes_ = None
 
     def __repr__(self) -> str:
         return f"SklearnClassifier({self.estimator!r})"
@@ -144,16 +148,16 @@ class SklearnClassifier(CallableClassifier):
         seed: int = CERTIFICATION.seed,
     ) -> SklearnClassifier:
         """Fit the estimator on ``copies`` noisy copies of every example, joined."""
-        texts, targets = noisy_texts(
-            tokens, labels, noise or NoNoise(), unit, check_int("copies", copies, least=1), seed
-        )
-        self.estimator.fit(texts, targets)
-        self._set_estimator(self.estimator, self.classes_)
+        noise = noise or NoNoise()
+        copies = check_int("copies", copies, least=1) if noise.changes_inputs else 1
+        texts = [unit.join(copy) for copy in drawn_copies(tokens, noise, unit, copies=copies, seed=seed)]
+        self.estimator.fit(texts, [label for label in labels for _ in range(copies)])
+        SklearnClassifier.__init__(self, self.estimator, self.classes_)
         return self
 
     def fingerprint(self) -> str:
-        """A hash of the estimator's parameters, fitted values and functions."""
-        return fingerprint(self.estimator)
+        """A hash of the estimator's parameters and fitted values; of what is stated, or "", for code of the user."""
+        return super().fingerprint() or state_hash(self.estimator)
 
     def options(self) -> dict[str, Any]:
         """Classes that the estimator does not know itself."""
@@ -185,10 +189,30 @@ class SklearnClassifier(CallableClassifier):
             raise ValueError(f"{path}: holds {', '.join(untrusted[:3])}, which is not trusted: {UNSAFE}")
         return cls(skops.loads(data, trusted=[]), **options)
 
-    @classmethod
-    def check_options(cls, options: Mapping[str, Any]) -> None:
-        """Classes that the estimator does not know itself."""
-        check_names("options", options, (), ("classes",))
+
+def state_hash(estimator: Any) -> str:
+    """A hash of a fitted estimator, the same in another process; "" if it holds functions or classes of the user."""
+    try:
+        from joblib.hashing import NumpyHasher
+    except ImportError:  # without scikit-learn
+        return ""
+
+    class Hasher(NumpyHasher):  # type: ignore[misc]
+        fast = True  # an object that is there twice is hashed twice: whether it is one object does not matter
+
+        def save(self, obj: Any) -> None:
+            if isinstance(obj, (type, FunctionType)) and not is_installed(obj):
+                raise PicklingError
+            if type(obj) is dict:
+                obj = {name: obj[name] for name in obj if name not in VOLATILE}
+            elif type(obj) is np.ndarray and not obj.dtype.hasobject:  # whatever its order in memory
+                obj = obj.dtype.str, obj.shape, obj.tobytes()
+            super().save(obj)
+
+    try:
+        return str(Hasher("sha256").hash(estimator))
+    except Exception:  # whatever an object raises that is taken apart
+        return ""
 
 
 def skops_io() -> Any:
@@ -198,15 +222,6 @@ def skops_io() -> Any:
     except ImportError as error:
         raise ImportError("saving a scikit-learn model needs skops: pip install 'adaptdel[sklearn]'") from error
     return skops.io
-
-
-def noisy_texts(
-    tokens: Sequence[Tokens], labels: Sequence[Any], noise: Noise, unit: Unit, copies: int, seed: int
-) -> tuple[list[Any], list[Any]]:
-    """``copies`` noisy copies of every example, joined, with their labels; one if the noise changes nothing."""
-    copies = copies if noise.changes_inputs else 1
-    texts = [unit.join(copy) for copy in drawn_copies(tokens, noise, unit, copies=copies, seed=seed)]
-    return texts, [label for label in labels for _ in range(copies)]
 
 
 def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
@@ -231,42 +246,35 @@ def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
 
 def class_numbers(answers: Any, classes: Sequence[Any], names: Sequence[str]) -> IntArray:
     """Class numbers from labels, shape (copies,), or from scores, shape (copies, classes); ``names`` are of inputs."""
-    array = _as_array(answers)
+    if isinstance(answers, (list, tuple)) and not any(np.ndim(answer) for answer in answers[:1]):
+        array: npt.NDArray[Any] = np.empty(len(answers), dtype=object)
+        array[:] = answers  # np.array would turn labels of several types into texts
+    else:
+        try:
+            array = np.asarray(answers)
+        except ValueError:  # rows of different lengths
+            array = np.asarray(list(answers), dtype=object)
     if array.ndim == 0 or len(array) != len(names):
         got = "a single value" if array.ndim == 0 else str(len(array))
         raise BaseClassifierError(
             f"the base classifier must return {len(names)} answers for {len(names)} copies, got {got} ({names[0]})"
         )
     if array.ndim == 1:
-        numbers = {label: number for number, label in enumerate(classes)}
-        return np.array([_number(label, numbers, name) for label, name in zip(array.tolist(), names, strict=True)])
+        known, numbers = {label: number for number, label in enumerate(classes)}, []
+        for label, name in zip(array.tolist(), names, strict=True):
+            plain = label.item() if isinstance(label, np.generic) else label
+            if isinstance(plain, float) and plain != plain:
+                raise BaseClassifierError(f"the base classifier returned NaN on {name}")
+            try:
+                numbers.append(known[plain])
+            except (KeyError, TypeError):  # not a label, or nothing that could be one
+                raise BaseClassifierError(
+                    f"the base classifier returned an unknown label {plain!r} on {name}"
+                ) from None
+        return np.array(numbers)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or array.shape[1] != len(classes):
         raise BaseClassifierError(
             f"the base classifier must return labels or a table of scores (copies by {len(classes)} classes), "
             f"got an array of shape {array.shape} and type {array.dtype} ({names[0]})"
         )
-    return best_class(array, names.__getitem__)
-
-
-def _as_array(answers: Any) -> npt.NDArray[Any]:
-    """Answers as an array; a list of labels keeps their types."""
-    if isinstance(answers, (list, tuple)) and not any(np.ndim(answer) for answer in answers[:1]):
-        array = np.empty(len(answers), dtype=object)
-        array[:] = answers
-        return array
-    try:
-        return np.asarray(answers)
-    except ValueError:
-        return np.asarray(list(answers), dtype=object)
-
-
-def _number(label: Any, numbers: Mapping[Any, int], name: str) -> int:
-    """The class number of a label."""
-    if isinstance(label, np.generic):
-        label = label.item()
-    if isinstance(label, float) and label != label:
-        raise BaseClassifierError(f"the base classifier returned NaN on {name}")
-    try:
-        return numbers[label]
-    except (KeyError, TypeError):
-        raise BaseClassifierError(f"the base classifier returned an unknown label {label!r} on {name}") from None
+    return best_class(array, names)

@@ -47,13 +47,14 @@ class ScoreCache:
             if len(self.rows) + len(new) > CACHED_TOKENS:  # the cache is full: these tokens alone
                 self.rows, self._table, unknown = {}, self._table[:0], list(range(len(tokens)))
                 new = list(dict.fromkeys(tokens))
-            new.sort(key=is_long)
+            long = {token for token in new if isinstance(token, (str, bytes)) and len(token) > LONGEST_CACHED}
+            new.sort(key=long.__contains__)
             self._table = np.concatenate([self._table, compute(new)])
             self.rows |= {token: row for row, token in enumerate(new, start=len(self.rows))}
             rows[unknown] = rows_in(self.rows, [tokens[place] for place in unknown])
             scores = self._table[rows]
-            while new and is_long(new[-1]):  # forgotten
-                del self.rows[new.pop()]
+            for token in long:  # the last ones; forgotten
+                del self.rows[token]
             self._table = self._table[: len(self.rows)]
             return scores
 
@@ -105,7 +106,11 @@ def token_rows(sums: IntArray, bias: npt.NDArray[np.int32], mask: npt.NDArray[np
 
 def summed(tokens: Iterable[Hashable], features: Features, weights: npt.NDArray[np.int32]) -> IntArray:
     """The sum of the weights of each token's features, shape (tokens, scores)."""
-    columns, ends = features.table(tokens)
+    return summed_columns(*features.table(tokens), weights)
+
+
+def summed_columns(columns: IntArray, ends: IntArray, weights: npt.NDArray[np.int32]) -> IntArray:
+    """The same for tokens whose columns are known, as `Features.table` gives them."""
     sums = np.zeros((len(columns) + 1, weights.shape[1]), dtype=np.int64)
     np.cumsum(weights[columns], axis=0, dtype=np.int64, out=sums[1:])
     return np.asarray(sums[ends[1:]] - sums[ends[:-1]])
@@ -118,21 +123,19 @@ def sums_of_copies(request: Request, ngram: int, scores_of: Callable[[Sequence[H
     return np.array(sums, dtype=np.int64).reshape(len(sums), width)
 
 
-def bounded_scores(token_scores: IntArray, bound: int) -> IntArray:
-    """Token scores that change no margin between two classes by more than a bound, in integers.
+def clipped(token_scores: npt.NDArray[Any], clip: float) -> npt.NDArray[Any]:
+    """Token scores that change no margin between two classes by more than a clip; of several classes by twice that.
 
-    `adaptdel.classifiers.vote_margin.bounded` does the same to floats. Of several scores only the differences matter:
-    the middle between the largest and the smallest is taken off. To stay in integers, they are doubled first, so that
-    margins of several scores are bounded by twice the bound. The result has the shape (tokens, classes); a single score
-    is that of the second class.
+    A single score is clipped. Of several scores only the differences matter: the middle between the largest and the
+    smallest is taken off first. So that integers stay integers, they are doubled before that.
 
-    >>> bounded_scores(np.array([[7], [-2]]), 3).tolist(), bounded_scores(np.array([[7, 1, 0]]), 3).tolist()
-    ([[0, 3], [0, -2]], [[3, -3, -3]])
+    >>> clipped(np.array([[7], [-2]]), 3).tolist(), clipped(np.array([[7, 1, 0]]), 3).tolist()
+    ([[3], [-2]], [[3, -3, -3]])
     """
-    if token_scores.shape[1] == 1:
-        return np.pad(np.clip(token_scores, -bound, bound), ((0, 0), (1, 0)))
-    middle = token_scores.max(axis=1, keepdims=True) + token_scores.min(axis=1, keepdims=True)
-    return np.clip(2 * token_scores - middle, -bound, bound)
+    if token_scores.shape[1] > 1:
+        middle = token_scores.max(axis=1, keepdims=True) + token_scores.min(axis=1, keepdims=True)
+        token_scores = 2 * token_scores - middle
+    return np.clip(token_scores, -clip, clip)
 
 
 def scores(rows: Rows, kept: BoolArray) -> FloatArray:
@@ -151,9 +154,8 @@ def scores(rows: Rows, kept: BoolArray) -> FloatArray:
 
 def best(scores: FloatArray) -> IntArray:
     """The class numbers of the highest scores, the lowest on a tie; a single score above 0 means class 1."""
-    if scores.shape[1] == 1:
-        return (scores[:, 0] > 0).astype(np.int64)
-    return np.argmax(scores, axis=1).astype(np.int64)
+    numbers = scores[:, 0] > 0 if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+    return numbers.astype(np.int64)
 
 
 def parts(token: Hashable) -> tuple[Hashable, ...]:
@@ -170,11 +172,6 @@ def parts(token: Hashable) -> tuple[Hashable, ...]:
     return (text, *sorted(set(_WORD.findall(text)) - {text}))
 
 
-def is_long(token: Hashable) -> bool:
-    """Whether a token is too long to be cached."""
-    return isinstance(token, (str, bytes)) and len(token) > LONGEST_CACHED
-
-
 def token_bytes(token: Hashable) -> bytes:
     """An injective encoding of tokens as bytes, the same on every machine."""
     if isinstance(token, str):
@@ -184,7 +181,7 @@ def token_bytes(token: Hashable) -> bytes:
     if isinstance(token, tuple):
         inner = [token_bytes(element) for element in token]
         return b"t" + b"".join(b"%d:" % len(data) + data for data in inner)
-    return b"i%d" % _integer(token)
+    return b"i%d" % token_to_json(token)
 
 
 def hashed(token: Hashable, bits: int) -> int:
@@ -196,15 +193,6 @@ def hashed(token: Hashable, bits: int) -> int:
     return zlib.crc32(token_bytes(token)) & ((1 << bits) - 1)
 
 
-def _integer(token: Hashable) -> int:
-    try:
-        return operator.index(token)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError(
-            f"a token must be a text, bytes, an integer or a tuple of these, got {token!r} ({type(token).__name__})"
-        ) from None
-
-
 class Features(ABC):
     """The feature columns of tokens."""
 
@@ -213,10 +201,6 @@ class Features(ABC):
     @abstractmethod
     def columns(self, parts: Sequence[Hashable]) -> IntArray:
         """The column of each feature; −1 if it is unknown."""
-
-    @abstractmethod
-    def description(self) -> dict[str, Any]:
-        """The features in plain values, as a model file holds them."""
 
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
         """The columns of all tokens, and the boundaries between tokens, as the indices and indptr of a CSR matrix."""
@@ -236,10 +220,6 @@ class HashedFeatures(Features):
     def columns(self, parts: Sequence[Hashable]) -> IntArray:
         """The bucket of each feature."""
         return np.fromiter((hashed(part, self.bits) for part in parts), dtype=np.int64, count=len(parts))
-
-    def description(self) -> dict[str, Any]:
-        """The number of bits."""
-        return {"features": "hash", "bits": self.bits}
 
 
 class VocabularyFeatures(Features):
@@ -262,10 +242,6 @@ class VocabularyFeatures(Features):
         """The position of each feature in the vocabulary."""
         return rows_in(self._columns, parts)
 
-    def description(self) -> dict[str, Any]:
-        """The vocabulary."""
-        return {"features": "vocabulary", "vocabulary": [token_to_json(part) for part in self.vocabulary]}
-
 
 def numbered(tokens: Iterable[Hashable], numbers: dict[Hashable, int], count: int) -> IntArray:
     """The numbers of ``count`` tokens; new tokens are added to ``numbers``."""
@@ -280,7 +256,12 @@ def token_to_json(token: Hashable) -> Any:
         return {"bytes": token.hex()}
     if isinstance(token, tuple):
         return [token_to_json(element) for element in token]
-    return _integer(token)
+    try:
+        return operator.index(token)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(
+            f"a token must be a string, bytes, an integer or a tuple of these, got {token!r} ({type(token).__name__})"
+        ) from None
 
 
 def token_from_json(value: Any) -> Hashable:

@@ -32,7 +32,7 @@ def unreadable(name: str, reason: object) -> ForeignModelError:
     """The error for a model that cannot be read."""
     shown = " ".join(str(reason).split())
     shown = shown if len(shown) <= 200 else shown[:197] + "..."
-    return ForeignModelError(f"{name}: the model cannot be read ({shown}): save or copy it anew, or give another one")
+    return ForeignModelError(f"{name}: the model cannot be read ({shown}): save or copy it again, or give another one")
 
 
 @contextmanager
@@ -76,6 +76,9 @@ def check_folder(folder: Path) -> None:
     All files must be regular, the headers of the weights readable, and the model that the configuration describes must
     have about as many parameters as the files hold: it is built without memory to count them.
     """
+    import torch
+    import transformers
+
     name = str(folder)
     check_regular(folder)
     with reading(name):
@@ -89,7 +92,12 @@ def check_folder(folder: Path) -> None:
             is_count = field in COUNTED_SIZES or (COUNTS.search(field) and not WIDTHS.search(field))
             if abs(value) > max(*((FEW, len(shapes)) if is_count else (SMALL, stored))) and "theta" not in field:
                 raise unreadable(name, f"{field} of {CONFIG} cannot be {value} with so few weights")
-        described = _described_parameters(folder)
+        # The model is built on a device that allocates nothing.
+        described_by = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        with torch.device("meta"):
+            reader: Any = transformers.AutoModelForSequenceClassification
+            model = reader.from_config(described_by, trust_remote_code=False)
+        described = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
         if described > 2 * stored + NEW_PARAMETERS:
             raise unreadable(name, f"{CONFIG} describes {described} parameters, but its files hold {stored}")
 
@@ -98,25 +106,21 @@ def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The shape of every stored tensor, from the headers of the safetensors files."""
     from safetensors import safe_open
 
+    names = [WEIGHTS]
+    if not (folder / WEIGHTS).exists():
+        if not (folder / INDEX).exists():
+            raise unreadable(str(folder), f"it has no {WEIGHTS}; weights in other formats are not read")
+        files = read_json(folder / INDEX, "an index of weights").get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+            raise unreadable(str(folder), f"{INDEX} has no map of weights")
+        names = sorted(set(files.values()))
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in _weight_files(folder):
+    for file in names:
+        if Path(file).name != file or not (folder / file).is_file():
+            raise unreadable(str(folder), f"{INDEX} names {file!r:.60}, which is not a file of the folder")
         with safe_open(folder / file, framework="numpy") as tensors:
             shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
     return shapes
-
-
-def _weight_files(folder: Path) -> list[str]:
-    if (folder / WEIGHTS).exists():
-        return [WEIGHTS]
-    if not (folder / INDEX).exists():
-        raise unreadable(str(folder), f"it has no {WEIGHTS}; weights in other formats are not read")
-    files = read_json(folder / INDEX, "an index of weights").get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-        raise unreadable(str(folder), f"{INDEX} has no map of weights")
-    for file in (names := sorted(set(files.values()))):
-        if Path(file).name != file or not (folder / file).is_file():
-            raise unreadable(str(folder), f"{INDEX} names {file!r:.60}, which is not a file of the folder")
-    return names
 
 
 def _integers(values: Any, name: str = "") -> Iterator[tuple[str, int]]:
@@ -129,18 +133,6 @@ def _integers(values: Any, name: str = "") -> Iterator[tuple[str, int]]:
             yield from _integers(value, name)
     elif isinstance(values, int) and not isinstance(values, bool):
         yield name, values
-
-
-def _described_parameters(folder: Path) -> int:
-    """The size of the model that a configuration describes: it is built on a device that allocates nothing."""
-    import torch
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-    with torch.device("meta"):
-        reader: Any = transformers.AutoModelForSequenceClassification
-        model = reader.from_config(config, trust_remote_code=False)
-    return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def as_tokenizer(source: Any) -> Any:

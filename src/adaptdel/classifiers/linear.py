@@ -31,25 +31,24 @@ from adaptdel.classifiers.features import (
 )
 from adaptdel.classifiers.linear_training import (
     Progress,
-    balanced_class_weights,
     check_examples,
     class_numbers,
+    class_weights,
     composition,
+    keep_rates,
     noisy_counts,
     rounded,
     train,
+    train_margins,
 )
-from adaptdel.classifiers.vote_margin import keep_rates, train_margins
-from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_fields, check_int, check_real
+from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_fields, check_int, check_names
 from adaptdel.core.noise import Noise
 from adaptdel.files import read_json, read_tensors, replacing
-from adaptdel.settings import CLASS_WEIGHTS, LINEAR, LINEAR_LOSSES, TRAINING
+from adaptdel.settings import LARGEST_BITS, LARGEST_NGRAM, LINEAR, TRAINING, LinearTrainingSettings
 from adaptdel.text.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
 VERSION = 2
-LARGEST_BITS = 28  # 2**28 hashed columns: a gigabyte per score
-LARGEST_NGRAM = 64
 _FIELDS = {"features": "a text", "classes": "a list", "ngram": "an integer"}
 
 
@@ -100,7 +99,7 @@ def read_model(
             if tensor.max() > LARGEST_WEIGHT or tensor.min() < -LARGEST_WEIGHT:
                 raise ValueError(f"{name} must be of at most {LARGEST_WEIGHT} in size")
     except ValueError as error:
-        raise ValueError(f"{path}: damaged: {error}: save or copy the model anew") from None
+        raise ValueError(f"{path}: damaged: {error}: save or copy the model again") from None
     return values, features, tensors
 
 
@@ -159,36 +158,22 @@ class LinearClassifier(BaseClassifier):
         """Train under noise, or on the examples themselves if there is no noise.
 
         The same arguments give the same model on the same machine, whatever the number of threads. If training fails,
-        the model stays as it was.
+        the model stays as it was. See `adaptdel.settings.LinearTrainingSettings` for the hyperparameters. ``labels``
+        are texts or numbers; the ``unit`` is needed for an ngram above 1 only.
 
-        Args:
-            tokens: the tokens of every example.
-            labels: the label of every example: texts or numbers.
-            noise: applied to each copy.
-            unit: what a token is; needed for an ngram above 1 only.
-            loss: "votes" is the loss of the vote on an example, from a normal approximation of the scores of its copies
-                (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Under
-                "votes" the mask has the weight 0; an ngram above 1 needs "copies". "auto" is "votes" for two classes
-                and "copies" for more: ``experiments/linear-model.md`` has the measurements.
-            copies: see `adaptdel.settings.LinearTrainingSettings`, as for l2 and iterations.
-            l2: per token of a copy; see `linear_training.train`.
-            iterations: under noise, fewer than 60 are usually enough.
-            seed: of the noise.
-            class_weight: "balanced" gives every class the same weight in the loss; None every example.
-            progress: called with (steps done, steps in total).
+        The loss "votes" is that of the vote on an example, from a normal approximation of the scores of its copies
+        (`linear_training.train_margins`); "copies" that of single noisy copies, which are drawn. Under "votes" the mask
+        has the weight 0; an ngram above 1 needs "copies". "auto" is "votes" for two classes and "copies" for more:
+        ``experiments/linear-model.md`` has the measurements.
         """
-        features = HashedFeatures(check_int("bits", self.bits, least=1, most=LARGEST_BITS))
-        check_ngram(check_int("ngram", self.ngram, least=1, most=LARGEST_NGRAM), unit)
-        check_choice("loss", loss, LINEAR_LOSSES)
-        copies, iterations = check_int("copies", copies, least=1), check_int("iterations", iterations, least=1)
+        settings = LinearTrainingSettings(loss, copies, l2, iterations, self.bits, self.ngram)
+        check_ngram(settings.ngram, unit)
         seed = check_int("seed", seed, most=2**64 - 1)
-        l2 = check_real("l2", l2, accepted="a finite number of at least 0", least=0.0, most=1e300)
         if noise is not None and not isinstance(noise, Noise):
             raise ValueError(f"noise must be None or a noise such as Deletion(FixedRate(0.9)), got {noise!r}")
-        if class_weight is not None:
-            check_choice("class_weight", class_weight, CLASS_WEIGHTS)
+        features, iterations, l2 = HashedFeatures(settings.bits), settings.iterations, settings.l2
         active = noise if noise is not None and noise.changes_inputs else None
-        copies = copies if active is not None else 1
+        copies = settings.copies if active is not None else 1
         classes, answers = class_numbers(labels)
         if loss == "auto":
             loss = "votes" if len(classes) == 2 and self.ngram == 1 else "copies"
@@ -217,19 +202,19 @@ class LinearClassifier(BaseClassifier):
             "iterations": iterations,
             "progress": lambda done, _: report(len(answers) + done, steps),
         }
-        weights = None if class_weight is None else balanced_class_weights(answers, len(classes))[answers]
+        weights = class_weights(class_weight, answers, len(classes))[answers]
         if active is not None and loss == "votes":
             keep = keep_rates(tokens, active, draws=1 if active.certifies else copies, seed=seed)
             [fitted] = train_margins(counts, composed, answers, len(classes), keep, weights=weights, **options)
         else:
-            weights = None if weights is None else np.repeat(weights, copies)
-            fitted = train(counts, composed, np.repeat(answers, copies), len(classes), weights=weights, **options)
+            options["weights"] = np.repeat(weights, copies)
+            fitted = train(counts, composed, np.repeat(answers, copies), len(classes), **options)
         report(steps, steps)
         self._set(features, classes, *rounded(fitted))
         self.training_ = {
             "noise": None if active is None else active.to_dict(),
             **{"loss_of": loss, "copies": copies, "l2": l2, "iterations": iterations, "seed": seed},
-            **{"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight}),
+            **{"examples": len(answers), "class_weight": class_weight},
             **fitted.record,
         }
         return self
@@ -285,8 +270,8 @@ class LinearClassifier(BaseClassifier):
 
     def _description(self) -> dict[str, Any]:
         """What the votes depend on besides the weights, in plain values."""
-        described = self._fitted().description()
-        return described | {"ngram": self.ngram, "classes": self.classes_, "exponent": self.exponent_}
+        described = {"features": "hash", "bits": self._fitted().bits, "ngram": self.ngram}
+        return described | {"classes": self.classes_, "exponent": self.exponent_}
 
     def save(self, folder: str | Path) -> None:
         """Write ``linear.safetensors`` and ``linear.json`` to a folder, which is created if it does not exist."""
@@ -296,7 +281,7 @@ class LinearClassifier(BaseClassifier):
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> Self:
         """Read what `save` wrote; ValueError with the name of the file that is missing or damaged."""
-        cls.check_options(options)  # there are none
+        check_names("options", options, ())
         values, features, tensors = read_model(
             Path(folder), "hash", {"exponent": "an integer", "training": "an object"}
         )

@@ -14,26 +14,23 @@ import logging
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from adaptdel.classifiers.base import check_labels, register_classifier
+from adaptdel.classifiers.base import check_labels, register_classifier, stated
 from adaptdel.classifiers.foreign import as_tokenizer
 from adaptdel.classifiers.subwords import (
     BATCH_TOKENS,
     MOST_BATCH_TOKENS,
     UNLIMITED,
-    Scores,
+    Logits,
     SubwordClassifier,
     Subwords,
 )
-from adaptdel.core.checks import IntArray, check_int, check_names, check_text
+from adaptdel.core.checks import IntArray, check_int, check_text
 
 OPSET = 17
 CALIBRATION_COPIES = 64  # random copies that set the scales
@@ -59,6 +56,8 @@ class OnnxClassifier(SubwordClassifier):
         batch_tokens: the largest number of ids in a batch.
         max_length: the largest number of ids of a copy; None for the tokenizer's limit.
     """
+
+    stored_options = ("file", "classes", "max_length")
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class OnnxClassifier(SubwordClassifier):
         self._output = "logits" if "logits" in outputs else outputs[0]
         self._fingerprint: str | None = None
         ids = self.subwords.encode(["a"])[0]
-        width = self.scores(self.subwords.padded([ids])).shape[1]
+        width = self.start_batch([ids])().shape[1]
         self.classes_ = list(range(width) if classes is None else classes)
         if len(self.classes_) != width or width < 2:
             raise ValueError(f"classes must be one for each of the (at least 2) scores, got {width} scores")
@@ -106,15 +105,18 @@ class OnnxClassifier(SubwordClassifier):
     def __repr__(self) -> str:
         return f"OnnxClassifier({str(self.path)!r}, classes={self.classes_!r})"
 
-    def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
-        """The logits."""
+    def start(self, inputs: dict[str, IntArray]) -> Callable[[], Logits]:
+        """Compute the logits."""
         accepted = {name: array for name, array in inputs.items() if name in self._inputs}
-        return np.asarray(self.session.run([self._output], accepted)[0], dtype=np.float32)
+        scores = np.asarray(self.session.run([self._output], accepted)[0], dtype=np.float32)
+        return lambda: scores
 
     def fingerprint(self) -> str:
         """SHA-256 of the file, of the files that it names for its weights, and of the tokenizer."""
+        if stated([self.subwords.tokenizer]) is None:
+            return ""
         if self._fingerprint is None:
-            digest = hashlib.sha256(self.subwords.state().encode())
+            digest = hashlib.sha256((self.subwords.state() + (stated([self.subwords.tokenizer]) or "")).encode())
             for file in (self.path, *external_files(self.path)):
                 with file.open("rb") as opened:
                     digest.update(hashlib.file_digest(opened, "sha256").digest())
@@ -137,15 +139,10 @@ class OnnxClassifier(SubwordClassifier):
     @classmethod
     def load(cls, folder: Path, **options: Any) -> Self:
         """Read what `save` wrote; ``options`` are those of the class, and ``file``, the name of the ONNX file."""
-        return cls(Path(folder) / options.pop("file"), str(folder), **options)
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, Any]) -> None:
-        """The options are arguments of the class, and the name of the ONNX file."""
-        check_names("options", options, ("file",), ("classes", "max_length"))
-        file = check_text("file", options["file"])
+        file = check_text("file", options.pop("file"))
         if Path(file).name != file:
             raise ValueError(f"file must be the name of a file, got {file!r:.60}")
+        return cls(Path(folder) / file, str(folder), **options)
 
 
 def external_files(path: Path) -> list[Path]:
@@ -178,15 +175,6 @@ def _tensors(message: Any) -> Iterator[Any]:
                 yield from _tensors(part)
 
 
-def check_can_quantise() -> None:
-    """Raise unless the libraries are installed: before a training, not after it."""
-    try:
-        import_module("onnx")  # torch exports with it
-        import_module("onnxruntime")
-    except ImportError as error:
-        raise ImportError("dtype 'int8' needs onnxruntime and onnx: pip install 'adaptdel[onnx]'") from error
-
-
 class Int8Model:
     """The quantised graph of a model; ValueError if it cannot be made, or gives other scores than the model.
 
@@ -194,17 +182,21 @@ class Int8Model:
     """
 
     def __init__(self, model: Any, subwords: Subwords, inputs: Sequence[str], ids: int | None) -> None:
-        def arrays(*rows: IntArray) -> Inputs:
-            padded = subwords.padded(rows)
-            return {name: padded[name] for name in inputs}
+        import onnxruntime
+        import torch
 
         name, probes, rng = subwords.name, subwords.probes(ids), np.random.Generator(np.random.Philox(0))
         most = LONGEST if probes.limit is None else min(LONGEST, probes.limit - len(probes.prefix) - len(probes.suffix))
         copies = [probes.copy(int(rng.integers(1, most, endpoint=True)), rng) for _ in range(CALIBRATION_COPIES)]
-        batches = [arrays(row) for row in copies]
+        batches = [{name: subwords.padded([row])[name] for name in inputs} for row in copies]
         plain = copy.deepcopy(model).cpu().float().eval()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+        options.log_severity_level = 3  # errors
         try:
-            self._session = _session(_quantised(_export(plain, arrays(copies[0], copies[0])), batches))
+            example = {name: np.repeat(array, 2, axis=0) for name, array in batches[0].items()}
+            graph = _quantised(_export(plain, example), batches)
+            self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
             exported = np.array([self.scores(batch)[0] for batch in batches[:CHECKED_COPIES]])
         except Exception as error:  # exporters and libraries raise whatever an operator leads to
             reason = (str(error).strip().splitlines() or [""])[0]
@@ -212,7 +204,9 @@ class Int8Model:
                 f"dtype cannot be 'int8' for {name}, which ONNX Runtime cannot run: {type(error).__name__}: "
                 f"{reason:.120}"
             ) from None
-        wanted = np.array([_logits(plain, batch)[0] for batch in batches[:CHECKED_COPIES]])
+        with torch.inference_mode():
+            tensors = [{name: torch.from_numpy(a) for name, a in batch.items()} for batch in batches[:CHECKED_COPIES]]
+            wanted = np.array([plain(**each).logits[0].numpy() for each in tensors])
         largest, scale = float(np.abs(exported - wanted).max()), float(np.ptp(wanted))
         if not largest <= SAME_SCORES * scale:
             raise ValueError(
@@ -220,7 +214,7 @@ class Int8Model:
                 f"in a range of {scale:.2g}"
             )
 
-    def scores(self, inputs: Inputs) -> Scores:
+    def scores(self, inputs: Inputs) -> Logits:
         """The logits: a row for each row of the inputs."""
         return np.asarray(self._session.run(None, dict(inputs))[0], dtype=np.float32)
 
@@ -230,18 +224,18 @@ def _export(model: Any, example: Inputs) -> bytes:
     import torch
 
     class Logits(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
+        wrapped: Any
 
         def forward(self, *arrays: Any) -> Any:
-            return self.model(**dict(zip(example, arrays, strict=True))).logits
+            return self.wrapped(**dict(zip(example, arrays, strict=True))).logits
 
     file: Any = io.BytesIO()
+    logits = Logits()
+    logits.wrapped = model  # registered as a part, whose weights are exported
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # of the tracer: what it gets wrong shows in the scores
         torch.onnx.export(
-            Logits().eval(),
+            logits.eval(),
             tuple(torch.from_numpy(array) for array in example.values()),
             file,
             input_names=list(example),
@@ -250,8 +244,7 @@ def _export(model: Any, example: Inputs) -> bytes:
             opset_version=OPSET,
             dynamo=False,
         )
-    graph: bytes = file.getvalue()
-    return graph
+    return bytes(file.getvalue())
 
 
 def _quantised(graph: bytes, batches: Sequence[Inputs]) -> bytes:
@@ -260,52 +253,27 @@ def _quantised(graph: bytes, batches: Sequence[Inputs]) -> bytes:
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     class Copies(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.left = iter(batches)
+        left = iter(batches)
 
         def get_next(self) -> Any:
             return next(self.left, None)
 
     model = onnx.load_model_from_string(graph)
-    with tempfile.TemporaryDirectory() as folder, _without_advice():
-        quantize_static(
-            model,
-            Path(folder) / "int8.onnx",
-            Copies(),
-            op_types_to_quantize=["MatMul", "Gemm"],
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-            nodes_to_exclude=[node.name for node in model.graph.node if "logits" in node.output],
-            extra_options={"MatMulConstBOnly": True},
-        )
-        return (Path(folder) / "int8.onnx").read_bytes()
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Silence the advice that the quantisation writes to the root logger."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.WARNING)  # advice that the quantisation writes to the root logger
     try:
-        yield
+        with tempfile.TemporaryDirectory() as folder:
+            quantize_static(
+                model,
+                Path(folder) / "int8.onnx",
+                Copies(),
+                op_types_to_quantize=["MatMul", "Gemm"],
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                nodes_to_exclude=[node.name for node in model.graph.node if "logits" in node.output],
+                extra_options={"MatMulConstBOnly": True},
+            )
+            return (Path(folder) / "int8.onnx").read_bytes()
     finally:
         logging.disable(level)
-
-
-def _session(graph: bytes) -> Any:
-    import onnxruntime
-    import torch
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
-    options.log_severity_level = 3  # errors
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
-def _logits(model: Any, inputs: Inputs) -> Scores:
-    import torch
-
-    with torch.inference_mode():
-        scores: Scores = model(**{name: torch.from_numpy(array) for name, array in inputs.items()}).logits.numpy()
-    return scores

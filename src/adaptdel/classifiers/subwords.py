@@ -25,14 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
-from adaptdel.classifiers.fingerprint import own_code
 from adaptdel.classifiers.foreign import panics_as_errors, reading
 from adaptdel.core.checks import IntArray
 from adaptdel.text.units import Tokens, Unit
 
 BATCH_TOKENS = 1024  # the fastest for MiniLM on a core, where larger batches leave the cache
 MOST_BATCH_TOKENS = 2**16  # the self-test runs batches of this size
-# Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
+# Logits of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
 # lengths.
 MARGIN = 1e-3
 ONLY_IDS = {"return_attention_mask": False, "return_token_type_ids": False}
@@ -45,7 +44,7 @@ PROBES = (
     "naïve café ÅNGSTRÖM e\u0301 ﬁne ½ İstanbul straße Москва हिन्दी العربية עברית 中文 日本語 한국어 👍🏽 🇫🇷",
     "Pneumonoultramicroscopicsilicovolcanoconiosis " + "x" * 120 + " a\u200bb \ufeff \ufffd \x00 ▁a ##c Ġd [MASK] </s>",
 )
-# Rounding moves a score by less than this share of the range of scores: 1e-6 in float32, on all models tried. What a
+# Rounding moves a score by less than this fraction of the range of scores: 1e-6 in float32, on all models tried. What a
 # score depends on moves it by 1e-2 and more.
 ROUNDING = 1e-4
 # Two scores that each move by a shift change their difference by twice as much. The rest is for copies not tried.
@@ -56,8 +55,8 @@ LONG_PROBE = 100
 GROWTH = 2.62  # of the lengths that are tried
 OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory", "bad allocation", "bad_alloc")
 
-Scores = npt.NDArray[Any]
-Score = Callable[[Sequence[IntArray]], Scores]
+Logits = npt.NDArray[Any]
+Score = Callable[[Sequence[IntArray]], Logits]
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,6 @@ class Probes:
     suffix: Sequence[int]  # after it
     limit: int | None  # the largest number of ids of an input of the model, or None if no limit is stated
 
-    def text(self, copy: IntArray) -> IntArray:
-        """The ids between prefix and suffix."""
-        return copy[len(self.prefix) : len(copy) - len(self.suffix)]
-
     def copy(self, length: int, rng: np.random.Generator, special: int | None = None) -> IntArray:
         """A random copy with ``length`` ids of text; ``special`` takes the place of one of them."""
         inner = rng.choice(self.ids, length)
@@ -124,14 +119,8 @@ def self_test(
 ) -> SelfTest:
     """Test a model; ValueError if its answer to a copy depends on more than the copy even when it is read alone.
 
-    Args:
-        score: scores of a batch of copies, a row each; it pads them if their lengths differ.
-        probes: the ids that copies consist of.
-        budget: the largest number of ids in a batch of several copies.
-        margin: the least margin.
-        pads: whether copies may be padded.
-        name: the name of the model.
-        model_hash: seeds the copies.
+    ``score`` gives the scores of a batch of copies, a row each; if it ``pads``, their lengths may differ. A batch of
+    several copies has at most ``budget`` ids. ``model_hash`` seeds the copies.
     """
     seed = hashlib.blake2b(model_hash.encode(), digest_size=8).digest()
     rng = np.random.Generator(np.random.Philox(int.from_bytes(seed, "little")))
@@ -155,7 +144,8 @@ def self_test(
             "(for BigBird, attention_type='original_full')"
         )
     sharing = [number for number in ascending if 2 * len(copies[number]) <= budget]
-    special = [number for number in sharing if np.isin(probes.text(copies[number]), probes.special).any()]
+    texts = [copy[len(probes.prefix) : len(copy) - len(probes.suffix)] for copy in copies]
+    special = [number for number in sharing if np.isin(texts[number], probes.special).any()]
     plain = [number for number in sharing if number not in special]
     shifts: dict[str, float | None] = {"equal": None, "padded": None}
     for level in ("equal", "padded") if pads else ("equal",):
@@ -183,7 +173,7 @@ def _within(shift: float | None, tolerance: float) -> bool:
     return shift is not None and shift <= tolerance
 
 
-def _shift(scores: Scores, reference: Scores) -> float:
+def _shift(scores: Logits, reference: Logits) -> float:
     """The largest change of a score; infinity if a number became NaN or the other way round."""
     if scores.shape != reference.shape:
         return np.inf
@@ -192,10 +182,10 @@ def _shift(scores: Scores, reference: Scores) -> float:
     return float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0))
 
 
-def _alone(score: Score, copies: list[IntArray], name: str) -> tuple[list[IntArray], list[Scores]]:
+def _alone(score: Score, copies: list[IntArray], name: str) -> tuple[list[IntArray], list[Logits]]:
     """The scores of each copy alone, long copies first; copies that the model fails on are left out."""
     kept: list[IntArray] = []
-    scores: list[Scores] = []
+    scores: list[Logits] = []
     failure: Exception | None = None
     for row in sorted(copies, key=len, reverse=True):
         try:
@@ -214,12 +204,12 @@ def _alone(score: Score, copies: list[IntArray], name: str) -> tuple[list[IntArr
 
 def _largest_shift(
     score: Score,
-    alone: list[Scores],
+    alone: list[Logits],
     batches: Iterable[tuple[list[IntArray], Mapping[int, int]]],
     *,
     may_fail: bool = False,
 ) -> float:
-    """The largest change of a score in batches, each with the places of known copies by row.
+    """The largest change of a score in batches, each with the positions of known copies by row.
 
     A batch that fails counts as an infinite change, unless batches may fail: those with special tokens in the text, as
     some models want equally many of them in every row. Copies of a batch that fails are read alone.
@@ -255,8 +245,8 @@ def _batches(
             lengths = rng.integers(least, most, size - len(chosen), endpoint=True)
             rows = [copies[number] for number in chosen] + [probes.copy(int(length), rng) for length in lengths]
             order = rng.permutation(size).tolist()
-            places = {row: chosen[number] for row, number in enumerate(order) if number < len(chosen)}
-            yield [rows[number] for number in order], places
+            positions = {row: chosen[number] for row, number in enumerate(order) if number < len(chosen)}
+            yield [rows[number] for number in order], positions
 
 
 class Subwords:
@@ -275,7 +265,14 @@ class Subwords:
             raise ValueError(f"the maximum length of {name} must leave space for a token, got {max_length}")
         ends = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, 0)
         self._nothing = np.array([end for end in ends if end is not None][:1])  # models cannot read 0 ids
-        self._check_repeatable()
+        # A text gets the same ids every time, whatever the other texts of the call.
+        dropout = getattr(getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None), "dropout", None)
+        with reading(name):
+            together = self._ids(PROBES)
+        again = [*reversed(self._ids(PROBES[::-1])), *(self._ids([probe])[0] for probe in PROBES)]
+        if dropout or again != [*together, *together]:
+            why = f" (its BPE dropout is {dropout:g}: set it to None)" if dropout else ""
+            raise ValueError(f"the tokenizer of {name} must give a text the same ids every time{why}")
 
     def check(self, tokens: Tokens, unit: Unit, masking: bool) -> None:
         """Raise ValueError for an input whose copies cannot be read."""
@@ -320,24 +317,13 @@ class Subwords:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         state = json.loads(backend.to_str()) if backend is not None else {"vocabulary": tokenizer.get_vocab()}
         state.update(truncation=[self.max_length, tokenizer.truncation_side], padding=tokenizer.padding_side)
-        return json.dumps([state, tokenizer.mask_token, tokenizer.pad_token_id], sort_keys=True) + own_code([tokenizer])
+        return json.dumps([state, tokenizer.mask_token, tokenizer.pad_token_id], sort_keys=True)
 
     def _ids(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
         if not texts:
             return []
         with panics_as_errors(self.name):
             return list(self.tokenizer(list(texts), verbose=False, **options, **ONLY_IDS)["input_ids"])
-
-    def _check_repeatable(self) -> None:
-        """Raise if a text does not get the same ids every time, whatever the other texts of the call."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        dropout = getattr(getattr(backend, "model", None), "dropout", None)
-        with reading(self.name):
-            together = self._ids(PROBES)
-        again = [*reversed(self._ids(PROBES[::-1])), *(self._ids([probe])[0] for probe in PROBES)]
-        if dropout or again != [*together, *together]:
-            why = f" (its BPE dropout is {dropout:g}: set it to None)" if dropout else ""
-            raise ValueError(f"the tokenizer of {self.name} must give a text the same ids every time{why}")
 
 
 def batches(sizes: IntArray, budget: int, *, equal: bool = False) -> Iterator[IntArray]:
@@ -359,7 +345,7 @@ def batches(sizes: IntArray, budget: int, *, equal: bool = False) -> Iterator[In
 class SubwordClassifier(DistinctClassifier):
     """A model of subword ids. Its votes do not depend on batches.
 
-    Scores differ in their last bits with the shape of a batch. A copy whose two best scores are closer than ``margin``
+    Logits differ in their last bits with the shape of a batch. A copy whose two best scores are closer than ``margin``
     is classified again, alone and without padding, and that answer counts. A self-test of the model, in the precision
     that it runs in, sets the margin and decides which copies may share a batch.
     """
@@ -371,8 +357,11 @@ class SubwordClassifier(DistinctClassifier):
     self_test_: SelfTest | None = None  # None until a trained model has been tested
 
     @abstractmethod
-    def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
-        """A row of scores for each row of ``input_ids``, ``attention_mask`` and ``token_type_ids``."""
+    def start(self, inputs: dict[str, IntArray]) -> Callable[[], Logits]:
+        """Begin to score a batch, and return what waits for the scores: a GPU works on in the meantime.
+
+        There is a row of scores for each row of ``input_ids``, ``attention_mask`` and ``token_type_ids``.
+        """
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Check that the copies of an input can be read."""
@@ -395,16 +384,7 @@ class SubwordClassifier(DistinctClassifier):
         rows = dict(zip(copies, scored, strict=True))
         return [np.array([rows[key] for key in row]) for row in keys]
 
-    def start(self, inputs: dict[str, IntArray]) -> Callable[[], Scores]:
-        """Begin to score a batch, and return what waits for the scores: a GPU works on in the meantime."""
-        scores = self.scores(inputs)
-        return lambda: scores
-
-    def run_batch(self, rows: Sequence[IntArray]) -> Scores:
-        """The scores of a batch of ids."""
-        return self.start_batch(rows)()
-
-    def start_batch(self, rows: Sequence[IntArray]) -> Callable[[], Scores]:
+    def start_batch(self, rows: Sequence[IntArray]) -> Callable[[], Logits]:
         """Begin to score a batch of ids; every batch is begun here. One that does not fit in memory is halved."""
         size = len(rows) * max(map(len, rows))
         if len(rows) == 1 or size <= self.batch_tokens:
@@ -431,7 +411,7 @@ class SubwordClassifier(DistinctClassifier):
         that the model has embeddings for, if known; a tokenizer may have more.
         """
         self.self_test_ = self_test(
-            self.run_batch,
+            lambda rows: self.start_batch(rows)(),
             self.subwords.probes(ids),
             budget=self.batch_tokens,
             margin=self.margin,
@@ -454,7 +434,7 @@ class SubwordClassifier(DistinctClassifier):
         rows: dict[int, npt.NDArray[Any]] = {}
         shared = 0 if self.batching == "alone" or self.self_test_ is None else self.self_test_.longest_shared
         together, close = np.flatnonzero(sizes <= shared), np.flatnonzero(sizes > shared).tolist()
-        started: deque[tuple[list[int], Callable[[], Scores]]] = deque()  # the last one and the one before
+        started: deque[tuple[list[int], Callable[[], Logits]]] = deque()  # the last one and the one before
         for chosen in [*batches(sizes[together], self.batch_tokens, equal=self.batching != "padded"), None]:
             if chosen is not None:
                 batch = together[chosen].tolist()
@@ -471,8 +451,8 @@ class SubwordClassifier(DistinctClassifier):
                 if len(batch) > 1:
                     close += [number for number, near in zip(batch, is_near_tie.tolist(), strict=True) if near]
         for number in close:
-            rows[number] = self.run_batch([ids[number]])[0]
-        best_class(np.array([rows[number] for number in range(len(copies))]), lambda row: copies[row][0].name)
+            rows[number] = self.start_batch([ids[number]])()[0]
+        best_class(np.array([rows[number] for number in range(len(copies))]), [prepared.name for prepared, _ in copies])
         return [rows[number] for number in range(len(copies))]
 
 

@@ -1,8 +1,12 @@
-"""Train a transformer on noisy copies, by ordinary steps or those of FreeLB (Zhu et al. 2020).
+"""Train torch modules on noisy copies: transformers, by ordinary steps or those of FreeLB (Zhu et al. 2020), or others.
 
-Every epoch ends with a checkpoint, one file that is replaced atomically: weights, the best weights so far, the state of
-AdamW and of the random generators, and the history. Training that is interrupted goes on from there as if it had not
-been.
+Copies are drawn again in every epoch, in batches of similar length. The copy of an example in an epoch depends only on
+the seed, the epoch and the number of the example; the order of an epoch depends on the seed and the epoch. Only the
+copies of a window of batches are in memory.
+
+Every epoch of a transformer ends with a checkpoint, one file that is replaced atomically: weights, the best weights so
+far, the state of AdamW and of the random generators, and the history. Training that is interrupted goes on from there
+as if it had not been.
 """
 
 from __future__ import annotations
@@ -11,8 +15,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from math import inf, isnan
@@ -20,33 +23,175 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from adaptdel.classifiers.linear_training import balanced_class_weights
-from adaptdel.classifiers.noisy_copies import COPIES, VALIDATION, EpochBatches, NoisyCopies, by_length
+from adaptdel.classifiers.base import Prepared, Request, kept_tokens
+from adaptdel.classifiers.callables import CallableClassifier
+from adaptdel.classifiers.linear_training import class_weights
 from adaptdel.classifiers.subwords import is_out_of_memory
 from adaptdel.classifiers.transformers import (
     TrainingRun,
     TransformersClassifier,
+    add_weights,
     isolated_randomness,
     matmul_precision,
     quietly,
 )
-from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Noise
 from adaptdel.files import replacing
-from adaptdel.settings import CLASS_WEIGHTS, TransformerTrainingSettings
+from adaptdel.settings import TransformerTrainingSettings
 from adaptdel.store import check_same_job
-from adaptdel.text.data import ExampleSet
-from adaptdel.text.units import Unit
+from adaptdel.text.data import ExampleSet, SplitTexts
+from adaptdel.text.units import Tokens, Unit, check_unit
 
 CHECKPOINT = "checkpoint.pt"
 TOKENS = 4096  # per forward pass on a CPU, with padding: attention over 32 long texts at once takes many gigabytes
+WINDOW = 50  # batches whose copies are sorted by length together, at most
+COPIES, ORDER, SHUFFLE, VALIDATION = range(4)  # the purposes of random streams
 SMALL = 1e-8  # gradients of a smaller norm are divided by this
 
 Batch = dict[str, Any]
 T = TypeVar("T")
+
+
+def stream(seed: int, purpose: int, epoch: int, example: int = 0) -> np.random.Generator:
+    """The Philox generator for a purpose, an epoch and an example."""
+    key = np.array([seed, purpose], dtype=np.uint64)
+    counter = np.array([0, 0, epoch, example], dtype=np.uint64)  # the generator increments the first words
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+class NoisyCopies:
+    """A data set of noisy copies; they are drawn for a window of examples before they are read.
+
+    ``targets`` are the class numbers of the examples; ``encode`` turns copies into rows that have a length.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Tokens],
+        targets: Sequence[int],
+        *,
+        noise: Noise,
+        unit: Unit,
+        seed: int,
+        encode: Callable[[list[Request]], Sequence[Any]],
+        purpose: int = COPIES,
+    ) -> None:
+        self.tokens, self.targets, self.noise, self.unit = tokens, np.array(targets), noise, unit
+        self.seed, self.purpose, self.encode = seed, purpose, encode
+        self.rows: dict[int, Any] = {}  # of the present window's copies, by the number of the example
+
+    def draw(self, epoch: int, numbers: Sequence[int]) -> dict[int, Any]:
+        """The rows of the copies of these examples in an epoch."""
+        requests = []
+        for number in numbers:
+            prepared = Prepared(f"example {number}", self.tokens[number], self.unit, self.noise.masks_tokens)
+            rng = stream(self.seed, self.purpose, epoch, number)
+            requests.append(Request(prepared, self.noise.given(prepared.tokens).sample(len(prepared.tokens), 1, rng)))
+        return dict(zip(numbers, self.encode(requests), strict=True))
+
+
+class EpochBatches:
+    """The batches of an epoch: every example once, grouped by length or shuffled.
+
+    Examples come in random order, in equal windows of at most `WINDOW` batches. The copies of a window are sorted by
+    length, if they are grouped, and cut into batches, which are shuffled. ``epoch`` is the number of the next epoch.
+    """
+
+    def __init__(self, copies: NoisyCopies, batch_size: int, *, grouped: bool = True) -> None:
+        self.copies, self.batch_size, self.grouped, self.epoch = copies, batch_size, grouped, 0
+
+    def __len__(self) -> int:
+        return -(-len(self.copies.tokens) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = stream(self.copies.seed, ORDER, self.epoch).permutation(len(self.copies.tokens)).tolist()
+        shuffle = stream(self.copies.seed, SHUFFLE, self.epoch)
+        size = self.batch_size * -(-len(self) // -(-len(self) // WINDOW))
+        for start in range(0, len(order), size):
+            self.copies.rows = self.copies.draw(self.epoch, order[start : start + size])
+            batches = (by_length if self.grouped else in_order)(self.copies.rows, self.batch_size)
+            yield from (batches[number] for number in shuffle.permutation(len(batches)))
+
+
+def by_length(rows: dict[int, Any], batch_size: int) -> list[list[int]]:
+    """Batches of examples of similar length, the shortest first; equal lengths keep their order."""
+    return in_order(sorted(rows, key=lambda number: len(rows[number])), batch_size)
+
+
+def in_order(rows: Iterable[int], batch_size: int) -> list[list[int]]:
+    """Batches of examples in their order."""
+    order = list(rows)
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def train_on_noise(
+    module: Any,
+    texts: Sequence[Any],
+    labels: Sequence[Any],
+    *,
+    noise: Noise,
+    encode: Callable[[list[Any]], Any],
+    unit: Any = "word",
+    epochs: int = 10,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    seed: int = 0,
+    fingerprint: str = "",
+) -> CallableClassifier:
+    """Train a torch module on noisy copies, drawn again in every epoch, and return it as a base classifier.
+
+    The same seed gives the same module.
+
+    Args:
+        module: gives logits, shape (copies, classes), for what ``encode`` returns; it is trained in place.
+        texts: the examples.
+        labels: their labels; the classes are the distinct ones in ascending order.
+        noise: applied to the examples.
+        encode: turns a list of copies into the input of the module, on its device. The row of a copy must depend on the
+            copy alone: mask the padding.
+        unit: what a token is.
+        epochs: passes over the examples.
+        batch_size: examples per step.
+        learning_rate: of AdamW.
+        seed: of all random numbers.
+        fingerprint: a string that you change when ``encode`` or the code of the module changes, such as "v3". Without
+            one, runs cannot be resumed.
+    """
+    unit, classes = check_unit(unit), sorted(set(labels))
+    numbers = torch.tensor([classes.index(label) for label in labels])
+    copies = NoisyCopies(
+        SplitTexts(texts, unit),
+        numbers.tolist(),
+        noise=noise,
+        unit=unit,
+        seed=seed,
+        encode=lambda requests: [unit.join(row) for request in requests for row in kept_tokens(request)],
+    )
+    batches = EpochBatches(copies, batch_size)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=learning_rate)
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        module.train()
+        for batches.epoch in range(epochs):
+            for batch in batches:
+                logits = module(encode([copies.rows[number] for number in batch]))
+                optimizer.zero_grad()
+                loss: Any = torch.nn.functional.cross_entropy(logits, numbers[batch].to(logits.device))
+                loss.backward()
+                optimizer.step()
+    module.eval()
+
+    def scores(rows: list[Any]) -> Any:
+        with torch.inference_mode():
+            return module(encode(rows)).float().cpu().numpy()
+
+    digest = hashlib.sha256()
+    add_weights(digest, module)
+    return CallableClassifier(scores, classes, fingerprint=fingerprint and f"{fingerprint} {digest.hexdigest()}")
 
 
 def train_transformer(
@@ -59,7 +204,7 @@ def train_transformer(
     settings: TransformerTrainingSettings,
     run: TrainingRun,
 ) -> None:
-    """Train a classifier on noisy copies, drawn anew for every example and epoch; sets its ``training_``.
+    """Train a classifier on noisy copies, drawn again for every example and epoch; sets its ``training_``.
 
     The copies of the validation set, ``held``, are drawn once. The same seed gives the same model on the same machine
     with the same number of threads. The classifier changes only when training has finished.
@@ -70,8 +215,6 @@ def train_transformer(
         )
     if settings.compile and run.freelb:
         raise ValueError("compile must be False for FreeLB, which changes the embeddings in every pass")
-    if run.class_weight is not None:
-        check_choice("class_weight", run.class_weight, CLASS_WEIGHTS)
     classes = sorted(set(examples.labels))
     numbers = {label: number for number, label in enumerate(classes)}
     identity = {
@@ -135,11 +278,6 @@ def best_epoch(history: list[dict[str, float]]) -> int:
     return 1 + losses.index(min(losses))
 
 
-def is_finished(history: list[dict[str, float]], epochs: int, patience: int) -> bool:
-    """Whether all epochs are done, or early stopping has ended the training."""
-    return bool(history) and (len(history) >= epochs or len(history) - best_epoch(history) >= patience)
-
-
 class NoisyTrainer:
     """Trains a model, in place, on fresh noisy copies in batches of similar length."""
 
@@ -160,11 +298,9 @@ class NoisyTrainer:
         others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]  # biases and norms
         groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-        self.class_weights = torch.ones(model.config.num_labels)
-        if run.class_weight is not None:
-            self.class_weights = torch.tensor(balanced_class_weights(train.targets, model.config.num_labels))
-        self.class_weights = self.class_weights.to(self.device, torch.float32)
-        self.epochs = EpochBatches(train, settings.batch_size)
+        weights = class_weights(run.class_weight, train.targets, model.config.num_labels)
+        self.class_weights = torch.tensor(weights).to(self.device, torch.float32)
+        self.epochs = EpochBatches(train, settings.batch_size, grouped=settings.batches == "length")
         self.most_tokens: float = TOKENS if self.device.type == "cpu" else inf  # per pass
         self.is_short_of_memory = False
         self.history: list[dict[str, float]] = []  # a row for each epoch; the learning rate is that of its last step
@@ -174,8 +310,11 @@ class NoisyTrainer:
     def train_until_finished(self, folder: Path, identity: Mapping[str, Any]) -> None:
         """Run the epochs that are left."""
         self.resume(folder, identity)
-        self.valid.rows = self.valid.draw(0, range(len(self.valid)))
-        while not is_finished(self.history, self.settings.epochs, self.settings.patience):
+        self.valid.rows = self.valid.draw(0, range(len(self.valid.tokens)))
+        # All epochs, unless early stopping ends the training.
+        while len(self.history) < self.settings.epochs and (
+            not self.history or len(self.history) - best_epoch(self.history) < self.settings.patience
+        ):
             started = time.perf_counter()
             train_loss, rate = self.train_epoch()
             valid_loss, accuracy = self.validate()
@@ -193,31 +332,28 @@ class NoisyTrainer:
         self.model.train()
         self.epochs.epoch = len(self.history)
         total, count, rate = torch.zeros((), device=self.device), 0, 0.0
+        most = self.settings.epochs * len(self.epochs)
+        warmup = round(self.settings.warmup_epochs * len(self.epochs))
         for numbers in self.epochs:
-            rate = self.settings.learning_rate * self.rate_factor(self.steps)
+            # The learning rate rises linearly to its full value, and falls linearly to 0.
+            falling = max(0.0, (most - self.steps) / max(1, most - warmup))
+            rate = self.settings.learning_rate * (self.steps / warmup if self.steps < warmup else falling)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.zero_grad()
-            batch = self.collate([self.train[number] for number in numbers])
-            total += self.step(batch)
+            total += self.step(self.collate(self.train, numbers))
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
             self.optimizer.step()
             self.steps, count = self.steps + 1, count + 1
             if self.run.progress is not None:
-                self.run.progress(self.steps, self.settings.epochs * len(self.epochs))
+                self.run.progress(self.steps, most)
         return float(total) / count, rate
 
-    def rate_factor(self, step: int) -> float:
-        """The learning rate rises linearly to its full value, and falls linearly to 0."""
-        warmup = round(self.settings.warmup_epochs * len(self.epochs))
-        total = self.settings.epochs * len(self.epochs)
-        return step / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
-
-    def collate(self, items: Sequence[tuple[Any, int]]) -> Batch:
+    def collate(self, copies: NoisyCopies, numbers: list[int]) -> Batch:
         """A batch of tensors, padded to its longest copy."""
-        batch = self.classifier.tensors(self.classifier.subwords.padded([row for row, _ in items]))
-        labels = torch.tensor([target for _, target in items])
-        return {**batch, "labels": labels.to(self.device, non_blocking=True)}
+        rows = self.classifier.subwords.padded([copies.rows[number] for number in numbers])
+        labels = torch.from_numpy(copies.targets[numbers])
+        return {**self.classifier.tensors(rows), "labels": labels.to(self.device, non_blocking=True)}
 
     def step(self, batch: Batch) -> torch.Tensor:
         """One pass over the batch, or several over parts of it, with the same gradient; returns the loss."""
@@ -263,7 +399,7 @@ class NoisyTrainer:
         """The mean loss and the accuracy on the validation copies."""
         self.model.eval()
         batches = by_length(self.valid.rows, self.settings.batch_size)
-        collated = (self.collate([self.valid[number] for number in batch]) for batch in batches)
+        collated = (self.collate(self.valid, batch) for batch in batches)
         outcomes = [outcome for batch in collated for outcome in self.in_parts(batch, self.losses)]
         loss, right = (torch.cat([outcome[part].double() for outcome in outcomes]).mean() for part in (0, 1))
         return float(loss), float(right)
@@ -312,11 +448,23 @@ class FreeLBTrainer(NoisyTrainer):
         dropout = _random_state(self.device)
         for number in range(settings.adv_steps):
             if number:
-                perturbation = next_perturbation(perturbation, real, settings)
+                # A step of length ``adv_lr`` along the gradient of each text, projected onto the ball of ``adv_norm``.
+                if perturbation.grad is None:
+                    raise RuntimeError("FreeLB needs a model that uses its input embeddings")
+                gradient = perturbation.grad * real[:, :, None]
+                step = settings.adv_lr * gradient / _norms(gradient).clamp_min(SMALL)
+                perturbation = perturbation.detach() + step
+                if settings.adv_norm > 0:
+                    shrinking = settings.adv_norm / _norms(perturbation).clamp_min(SMALL)
+                    perturbation = perturbation * shrinking.clamp_max(1)
                 _set_random_state(self.device, dropout)
             perturbation.requires_grad_()
-            with _perturbed(embed, perturbation):
+            # Added to the token embeddings; positions, types and masks stay those of the ids.
+            handle = embed.register_forward_hook(lambda module, inputs, output, added=perturbation: output + added)
+            try:
                 losses.append(super().pass_over(part, rows * settings.adv_steps))
+            finally:
+                handle.remove()
         return torch.stack(losses).sum()
 
 
@@ -329,32 +477,9 @@ def first_perturbation(real: torch.Tensor, width: int, size: float) -> torch.Ten
     return perturbation.uniform_(-1, 1) * (real * scale[:, None])[:, :, None]
 
 
-def next_perturbation(
-    perturbation: torch.Tensor, real: torch.Tensor, settings: TransformerTrainingSettings
-) -> torch.Tensor:
-    """A step of length ``adv_lr`` along the gradient of each text, projected onto the ball of ``adv_norm``."""
-    if perturbation.grad is None:
-        raise RuntimeError("FreeLB needs a model that uses its input embeddings")
-    gradient = perturbation.grad * real[:, :, None]
-    perturbation = perturbation.detach() + settings.adv_lr * gradient / _norms(gradient).clamp_min(SMALL)
-    if settings.adv_norm > 0:
-        perturbation = perturbation * (settings.adv_norm / _norms(perturbation).clamp_min(SMALL)).clamp_max(1)
-    return perturbation
-
-
 def _norms(values: torch.Tensor) -> torch.Tensor:
     """The norm over all tokens of each text, shape (texts, 1, 1)."""
     return values.flatten(1).norm(dim=1)[:, None, None]
-
-
-@contextmanager
-def _perturbed(embed: Any, perturbation: torch.Tensor) -> Iterator[None]:
-    """Add the perturbation to the token embeddings; positions, types and masks stay those of the ids."""
-    handle = embed.register_forward_hook(lambda module, inputs, output: output + perturbation)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _random_state(device: torch.device) -> torch.Tensor:

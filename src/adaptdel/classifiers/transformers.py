@@ -10,16 +10,16 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
-from adaptdel.classifiers.fingerprint import own_code
+from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier, stated
 from adaptdel.classifiers.foreign import as_tokenizer, check_folder, local_folder, reading, unreadable
-from adaptdel.classifiers.onnx import Int8Model, check_can_quantise
+from adaptdel.classifiers.onnx import Int8Model
 from adaptdel.classifiers.subwords import (
     BATCH_TOKENS,
     MARGIN,
@@ -28,10 +28,10 @@ from adaptdel.classifiers.subwords import (
     SubwordClassifier,
     Subwords,
 )
-from adaptdel.core.checks import IntArray, check_choice, check_int, check_names
+from adaptdel.core.checks import IntArray, check_choice, check_int
 from adaptdel.core.noise import Noise
 from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerTrainingSettings
-from adaptdel.text.data import ExampleSet, split_held_out
+from adaptdel.text.data import ExampleSet, held_out_rows, split_held_out
 from adaptdel.text.units import Tokens, check_unit
 
 SAFE = {"use_safetensors": True, "trust_remote_code": False}
@@ -48,6 +48,15 @@ def libraries() -> tuple[Any, Any]:
             "TransformersClassifier needs torch and transformers: pip install 'adaptdel[transformers]'"
         ) from error
     return torch, transformers
+
+
+def add_weights(digest: Any, module: Any) -> None:
+    """Add the weights of a torch module to a hash."""
+    for name, tensor in sorted(module.state_dict().items()):
+        values = tensor.detach().cpu().contiguous()
+        values = values.float() if values.is_floating_point() else values  # as it is loaded again
+        digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+        digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
 
 
 @contextmanager
@@ -122,6 +131,7 @@ class TransformersClassifier(SubwordClassifier):
     """
 
     running_options = ("device", "dtype", "batch_tokens", "compile")
+    stored_options = ("dtype", "max_length")
     training_: dict[str, Any]  # how `fit` trained the model, with the history of its epochs, in plain values
 
     def __init__(
@@ -137,9 +147,10 @@ class TransformersClassifier(SubwordClassifier):
         training: TransformerTrainingSettings | None = None,
     ) -> None:
         libraries()
-        self.source, self.training = model, training
+        self.training = training
         self._set_running(device=device, dtype=dtype, batch_tokens=batch_tokens, compile=compile)
         self.max_length = check_int("max_length", max_length)
+        self.has_source = isinstance(model, (str, Path))  # then the model can be read again
         self.name = str(model) if self.has_source else type(model).__name__
         if not self.has_source and tokenizer is None:
             raise ValueError("tokenizer must be given with a loaded model, got None")
@@ -167,20 +178,11 @@ class TransformersClassifier(SubwordClassifier):
             raise unreadable(str(folder), "some of its weights are missing")
         return base
 
-    @classmethod
-    def check_options(cls, options: Mapping[str, Any]) -> None:
-        """The options are arguments of the class."""
-        check_names("options", options, ("dtype", "max_length"))
-
     def save(self, folder: str | Path) -> None:
         """Write configuration, weights (safetensors, in full precision) and tokenizer to a folder."""
         with quietly():
             self.model.save_pretrained(str(folder))
         self.tokenizer.save_pretrained(str(folder))
-
-    def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
-        """The logits."""
-        return self.start(inputs)()
 
     def start(self, inputs: dict[str, IntArray]) -> Callable[[], npt.NDArray[Any]]:
         """Begin to compute the logits; a GPU works on while the next batch is prepared."""
@@ -188,7 +190,7 @@ class TransformersClassifier(SubwordClassifier):
         if self.untrained_:
             raise BaseClassifierError(f"the model {self.name} has no trained classification head: call fit first")
         if self.dtype == "int8":
-            scores = self._running.scores({name: inputs[name] for name in self._array_names()})
+            scores = self._running.scores({name: inputs[name] for name in self._arrays})
             return lambda: scores
         with torch.inference_mode(), matmul_precision(self.dtype):
             logits = self._running(**self.tensors(inputs)).logits.float()
@@ -200,15 +202,14 @@ class TransformersClassifier(SubwordClassifier):
 
     def fingerprint_with(self, options: Mapping[str, Any]) -> str:
         """The fingerprint that the same model has under other options: the precision."""
+        code = stated([*self.model.modules(), self.subwords.tokenizer])
+        if code is None:
+            return ""
         if self._weights_hash is None:
             config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
             digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-            digest.update((self.subwords.state() + own_code(self.model.modules())).encode())
-            for name, tensor in sorted(self.model.state_dict().items()):
-                values = tensor.detach().cpu().contiguous()
-                values = values.float() if values.is_floating_point() else values  # as it is loaded again
-                digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-                digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
+            digest.update((self.subwords.state() + code).encode())
+            add_weights(digest, self.model)
             self._weights_hash = digest.hexdigest()
         return hashlib.sha256(f"{self._weights_hash} {options['dtype']}".encode()).hexdigest()
 
@@ -225,12 +226,31 @@ class TransformersClassifier(SubwordClassifier):
 
     def _set_running(self, *, device: str, dtype: str, batch_tokens: int | None, compile: bool) -> None:
         """Check and keep where and how the model runs."""
+        torch, _ = libraries()
         check_choice("dtype", dtype, DTYPES)
-        self.device, self.dtype, self.compile = _checked_device(device, dtype), dtype, compile
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
+        try:
+            kind = torch.device(device).type
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"device must be one that torch has here, such as 'cpu', got {device!r} ({reason:.100})"
+            ) from None
         if dtype == "int8":
-            check_can_quantise()
+            if kind != "cpu":
+                raise ValueError(f"device must be 'cpu' for dtype 'int8', got {device!r}")
             if compile:
                 raise ValueError("compile must be False for dtype 'int8', which torch does not run")
+            try:  # before a training, not after it
+                import_module("onnx")  # torch exports with it
+                import_module("onnxruntime")
+            except ImportError as error:
+                raise ImportError("dtype 'int8' needs onnxruntime and onnx: pip install 'adaptdel[onnx]'") from error
+        if dtype == "tf32" and kind != "cuda":
+            raise ValueError(f"dtype must be 'float32' or 'bfloat16' on the device {device!r}, which has no TF32")
+        self.device, self.dtype, self.compile = device, dtype, compile
         usual = BATCH_TOKENS if self.device == "cpu" else 16 * BATCH_TOKENS
         size = usual if batch_tokens is None else batch_tokens
         self.batch_tokens = check_int("batch_tokens", size, least=1, most=MOST_BATCH_TOKENS)
@@ -252,7 +272,7 @@ class TransformersClassifier(SubwordClassifier):
         run: TrainingRun | None = None,
         **settings: Any,
     ) -> TransformersClassifier:
-        """Train on noisy copies, drawn anew for every example and epoch, with early stopping.
+        """Train on noisy copies, drawn again for every example and epoch, with early stopping.
 
         A model that was given by name starts from its stored weights, with a new head unless it has one for as many
         classes. A loaded model continues from its present weights. The same seed gives the same model.
@@ -277,12 +297,16 @@ class TransformersClassifier(SubwordClassifier):
             settings = {"epochs": check_int("copies", copies, least=1), **settings}
         chosen = replace(defaults, seed=seed, **settings)
         examples = _example_set(tokens, labels, "labels")
-        self.check_classes(list(dict.fromkeys(examples.labels)))
+        classes, known = list(dict.fromkeys(examples.labels)), self.model.config.num_labels
+        if len(classes) < 2 or {type(label) for label in classes} not in ({str}, {int}):
+            raise ValueError(f"labels must be strings or integers of at least 2 classes, got {classes[:3]!r}")
+        if not self.has_source and known != len(classes):
+            raise ValueError(f"labels must be of {known} classes for {self.name}, got {len(classes)}")
         is_fraction = isinstance(validation, (int, float))
         held = None if is_fraction else _example_set(validation[0], validation[1], "valid_labels")
         texts = (str(unit.join(row)) for row in examples.tokens)
-        fraction = validation if is_fraction else 0.0
-        examples, held = split_held_out(examples, texts, fraction=fraction, seed=seed, validation=held)
+        rows = held_out_rows(texts, examples.labels, validation if is_fraction else 0.0, seed)
+        examples, held = split_held_out(examples, rows, held)
         if not held.tokens:
             raise ValueError(
                 "validation must hold out at least one example for early stopping: give a larger fraction, or a pair "
@@ -311,26 +335,10 @@ class TransformersClassifier(SubwordClassifier):
                 raise unreadable(self.name, f"the weights {name} are not all finite numbers")
         return model, bool(info["missing_keys"])
 
-    @property
-    def has_source(self) -> bool:
-        """Whether the model was given by name: then it can be read again."""
-        return isinstance(self.source, (str, Path))
-
-    def check_classes(self, classes: list[Any]) -> None:
-        """Raise unless the model can be trained for these classes."""
-        if len(classes) < 2 or {type(label) for label in classes} not in ({str}, {int}):
-            raise ValueError(f"labels must be texts or integers of at least 2 classes, got {classes[:3]!r}")
-        known = self.model.config.num_labels
-        if not self.has_source and known != len(classes):
-            raise ValueError(f"labels must be of {known} classes for {self.name}, got {len(classes)}")
-
     def with_head(self, classes: list[Any]) -> Any:
         """The model to train, with a head for these classes; a new head is drawn from torch's generator."""
-        self.check_classes(classes)
-        if not self.has_source:
-            model = copy.deepcopy(self.model)  # a training that fails leaves the classifier as it was
-        else:
-            model, _ = self._read(len(classes))
+        # A training that fails leaves the classifier as it was.
+        model = self._read(len(classes))[0] if self.has_source else copy.deepcopy(self.model)
         model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
         model.config.label2id = {str(label): number for number, label in enumerate(classes)}
         model.config.adaptdel_integer_labels = not isinstance(classes[0], str)
@@ -342,39 +350,38 @@ class TransformersClassifier(SubwordClassifier):
             raise ValueError(f"model must have at least 2 labels, got {model.config.num_labels} in {self.name}")
         self.model = model.eval()
         self._weights_hash = None
-        self.forget_answers()
-        self._accepted = set(inspect.signature(model.forward).parameters)
-        self.classes_ = _classes(model.config)
+        self._rechecked, self._calls, self._early = 0, 0, ()  # what was classified again was classified by another
+        accepted = inspect.signature(model.forward).parameters
+        self._arrays = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in accepted]
+        names = [model.config.id2label[number] for number in range(model.config.num_labels)]
+        if getattr(model.config, "adaptdel_integer_labels", False):
+            names = [int(name) for name in names]
+        self.classes_ = list(range(len(names))) if names == [f"LABEL_{n}" for n in range(len(names))] else names
         check_labels(self.classes_)
         most = min(filter(None, (self.max_length, _longest(self.tokenizer, model))), default=None)
         self.subwords = Subwords(self.tokenizer, max_length=most, name=self.name)
         self.margin, self.batching, self.self_test_ = MARGIN, "padded", None
         ids = getattr(model.get_input_embeddings(), "num_embeddings", None)
-        self._running: Any = None if self.untrained_ else self._in_precision(ids)
+        self._running: Any = None  # what computes the logits: the model on its device in the wanted precision
         if not self.untrained_:
+            if self.dtype == "int8":
+                self._running = Int8Model(self.model, self.subwords, self._arrays, ids)
+            else:
+                torch, _ = libraries()
+                precision = torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
+                same = all(parameter.dtype == precision for parameter in self.model.parameters())
+                self._running = (self.model if same else copy.deepcopy(self.model).to(precision)).to(self.device)
+                if self.compile:
+                    self._running = torch.compile(self._running, dynamic=True)
             # Low precision rounds the last bits that padding changes to other values: shifts grow to 1e-2.
-            pads = "attention_mask" in self._accepted and self.dtype == "float32"
+            pads = "attention_mask" in self._arrays and self.dtype == "float32"
             padding_ids = (model.config.pad_token_id, self.tokenizer.pad_token_id)
             self.run_self_test(name=self.name, pads=pads and None not in padding_ids, ids=ids)
-
-    def _array_names(self) -> list[str]:
-        """The names of the arrays that the model reads."""
-        return [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in self._accepted]
-
-    def _in_precision(self, ids: int | None) -> Any:
-        """What computes the logits: the model on its device in the wanted precision."""
-        torch, _ = libraries()
-        if self.dtype == "int8":
-            return Int8Model(self.model, self.subwords, self._array_names(), ids)
-        precision = torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
-        same = all(parameter.dtype == precision for parameter in self.model.parameters())
-        running = (self.model if same else copy.deepcopy(self.model).to(precision)).to(self.device)
-        return torch.compile(running, dynamic=True) if self.compile else running
 
     def tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
         """The inputs that the model reads, as tensors on its device; copies to a GPU overlap with its work."""
         torch, _ = libraries()
-        tensors = {name: torch.from_numpy(inputs[name]) for name in self._array_names()}
+        tensors = {name: torch.from_numpy(inputs[name]) for name in self._arrays}
         if self.device.startswith("cuda"):
             tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
@@ -386,33 +393,6 @@ def _example_set(tokens: Sequence[Tokens], labels: Sequence[Any], name: str) -> 
     if not len(tokens) or len(tokens) != len(plain):
         raise ValueError(f"{name} must be one for each of at least 1 example, got {len(plain)} for {len(tokens)}")
     return ExampleSet(tokens, plain)
-
-
-def _checked_device(device: str, dtype: str) -> str:
-    """The device, with "auto" resolved; ValueError unless it is there and has the precision."""
-    torch, _ = libraries()
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
-    try:
-        kind = torch.device(device).type
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"device must be one that torch has here, such as 'cpu', got {device!r} ({reason:.100})"
-        ) from None
-    if dtype == "int8" and kind != "cpu":
-        raise ValueError(f"device must be 'cpu' for dtype 'int8', got {device!r}")
-    if dtype == "tf32" and kind != "cuda":
-        raise ValueError(f"dtype must be 'float32' or 'bfloat16' on the device {device!r}, which has no TF32")
-    return device
-
-
-def _classes(config: Any) -> list[Any]:
-    names = [config.id2label[number] for number in range(config.num_labels)]
-    if getattr(config, "adaptdel_integer_labels", False):
-        return [int(name) for name in names]
-    return list(range(len(names))) if names == [f"LABEL_{number}" for number in range(len(names))] else names
 
 
 def _longest(tokenizer: Any, model: Any) -> int | None:
