@@ -1,4 +1,4 @@
-"""The demonstration: exact certificates and every method of the paper on real film reviews, from data to report."""
+"""The demonstration: exact certificates and every method of the paper on real movie reviews, from data to report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from adaptdel.calibration.calibration import calibrate_folder
 from adaptdel.core.checks import check_int
@@ -19,9 +18,7 @@ from adaptdel.files import write_json, write_text
 from adaptdel.models.model_files import EXAMPLES
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.write import write_report
-from adaptdel.runs.certify import CertificationJob, certify_data
-from adaptdel.runs.engine import EngineSettings
-from adaptdel.runs.inputs import Source
+from adaptdel.runs.certify import evaluate
 from adaptdel.settings import CALIBRATION, EXACT, TrainingSettings
 from adaptdel.text.data import read_examples, read_rows
 from adaptdel.training.jobs import TrainingJob, train_job
@@ -39,17 +36,11 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Demo:
-    """The results of the demonstration.
+    """The results of the demonstration."""
 
-    Attributes:
-        table: the comparison of the methods.
-        explained: one certificate in words.
-        page: the path of the report.
-    """
-
-    table: str
-    explained: str
-    page: Path
+    table: str  # the comparison of the methods
+    explained: str  # one certificate in words
+    page: Path  # the report
 
 
 def run_demo(
@@ -69,13 +60,21 @@ def run_demo(
             chosen = record["candidates"][record["chosen"]]
             note(f"{method}: chose the candidate {chosen['name']!r} of {len(record['candidates'])} rates")
         note(f"{method}: certify {reviews} reviews")
-        certify_data(CertificationJob(model, Source(str(test)), run, {}, engine=EngineSettings(workers=workers)))
+        evaluate(model, test, out=run, workers=workers)
         runs.append(run)
     note("report")
-    title = "Film reviews: exact certificates, and every method of the paper"
+    title = "Movie reviews: exact certificates, and every method of the paper"
     values = write_report(runs, folder / "report", title=title, baseline=METHODS.index("cert-ed"), seed=seed)
     table = overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal()
-    return Demo(table, explained(values["example"]), folder / "report" / "index.html")
+    explained, example = "No review has a certified radius above 0.", values["example"]
+    if example is not None:
+        start = " ".join((example["text"] or "").split()[:22])
+        explained = "\n".join([
+            f'Review {example["row"]} of the test file, {example["run"]}: "{start} ..."',
+            *example["words"],
+            "The certificate does not state that the answer is correct, and it applies to this review only.",
+        ])  # fmt: skip
+    return Demo(table, explained, folder / "report" / "index.html")
 
 
 def demo_models(
@@ -93,34 +92,20 @@ def demo_models(
             note(f"train the model {name} ({method})")
         models[name] = _train(folder, method, train, seed)
         if not (models[name] / EXAMPLES).exists():
-            write_json(models[name] / EXAMPLES, {"examples": _examples(test)})
+            ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.number))
+            chosen = [ranked[round(share * (len(ranked) - 1))] for share in EXAMPLE_SHARES]
+            examples = [
+                {"title": f"Review of {len(row.text.split())} words", "text": row.text, "label": row.label}
+                for row in chosen
+            ]
+            write_json(models[name] / EXAMPLES, {"examples": examples})
     return models
-
-
-def _examples(test: Path) -> list[dict[str, Any]]:
-    ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.number))
-    chosen = [ranked[round(share * (len(ranked) - 1))] for share in EXAMPLE_SHARES]
-    return [
-        {"title": f"Review of {len(row.text.split())} words", "text": row.text, "label": row.label} for row in chosen
-    ]
 
 
 def _train(folder: Path, method: str, train: Path, seed: int) -> Path:
     model = folder / "models" / method
     train_job(TrainingJob(str(train), str(model), TrainingSettings(method=method, seed=seed)))
     return model
-
-
-def explained(example: Mapping[str, Any] | None) -> str:
-    """The certificate in words that the report shows, for a terminal."""
-    if example is None:
-        return "No review has a certified radius above 0."
-    start = " ".join((example["text"] or "").split()[:22])
-    return "\n".join([
-        f'Review {example["row"]} of the test file, {example["run"]}: "{start} ..."',
-        *example["words"],
-        "The certificate does not state that the answer is correct, and it applies to this review only.",
-    ])  # fmt: skip
 
 
 def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
@@ -142,10 +127,6 @@ def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
     tested = [row for row in chosen if counts[row["text"]] == 1][:reviews]  # no test review is in the training file
     test_ids = {row["id"] for row in tested}
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(train, _lines([row for row in chosen if row["id"] not in test_ids]))
-    write_text(test, _lines(tested))
+    for path, part in ((train, [row for row in chosen if row["id"] not in test_ids]), (test, tested)):
+        write_text(path, "".join(json.dumps(row) + "\n" for row in part))
     return train, test
-
-
-def _lines(rows: Sequence[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)

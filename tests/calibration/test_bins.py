@@ -68,12 +68,13 @@ def test_given_bins_are_checked() -> None:
     for edges, sentence in [
         ([5, 10], "bins must begin with 0, so that every length has a bin, got [5, 10]"),
         ([0, 10, 10], "bins must increase strictly, got [0, 10, 10]"),
-        ([0, 50, 100], "bins must hold at least one input each, got none of 100 tokens and more"),
         ([0, float("nan")], "bins must be numbers of at least 0, got nan"),
     ]:
         with pytest.raises(ValueError) as error:
             check_edges(edges, [5, 60])
         assert str(error.value) == sentence
+    with pytest.warns(UserWarning, match="no input has 100 tokens and more, which are merged"):
+        assert check_edges([0, 50, 100], [5, 60]) == [0, 50]
 
 
 def paper_search(score: Callable[[float], Any], low: float, high: float, tol: float) -> float:

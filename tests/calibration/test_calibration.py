@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from adaptdel.calibration import CalibrationSettings
 from adaptdel.calibration.bins import BinTask
 from adaptdel.calibration.calibration import CHECKPOINT, calibrate_folder, folder_task
-from adaptdel.calibration.selection import SelectionTask
+from adaptdel.calibration.candidates import SelectionTask
 from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.text.data import Examples, known_texts, read_examples, text_hashes
@@ -39,9 +39,9 @@ PAPER = [*ARGUMENTS, "--objective", "paper"]
 def rows_used(known: list[str], *, seen: int, **settings: Any) -> tuple[list[Any], list[str]]:
     """The examples of a calibration in bins on 240 rows, and its notes, if the model was trained on ``known`` texts."""
     model = SmoothedClassifier(fitted().base, fitted().noise, progress=False)
-    model.texts_ = {"training": text_hashes(known)}
+    model.record(texts={"training": text_hashes(known)})
     examples = Examples(DATA[0], list(DATA[1]), list(range(1, 241)), "d")
-    assert known_texts(DATA[0], model.texts_["training"]).sum() == seen
+    assert known_texts(DATA[0], model.records.texts["training"]).sum() == seen
     notes: list[str] = []
     task = folder_task(model, examples, folder_settings(**{"per_bin": 1000, **settings}), notes.append)
     assert isinstance(task, BinTask)
@@ -67,7 +67,7 @@ def test_rows_that_the_model_was_trained_on_are_recognised_and_named() -> None:
 def test_a_linear_model_is_trained_again_on_its_training_set(monkeypatch: pytest.MonkeyPatch) -> None:
     texts, labels = documents(150, 6)
     model = train(texts, labels, method="adaptdel+", rate=0.8, progress=False, bits=10, copies=4, validation=0.3)
-    held = known_texts(texts, model.texts_["held out"])
+    held = known_texts(texts, model.records.texts["held out"])
 
     def task(texts: list[str], labels: list[int], **settings: Any) -> SelectionTask:
         examples = Examples(texts, list(labels), list(range(len(texts))), "d")
@@ -79,11 +79,11 @@ def test_a_linear_model_is_trained_again_on_its_training_set(monkeypatch: pytest
     crossed = task([texts[n] for n in order], [labels[n] for n in order])
     assert crossed.training is not None
     assert len(crossed.training.labels) == (~held).sum()
-    assert len(crossed.first.examples.labels) == 150
+    assert len(crossed.examples.labels) == 150
     monkeypatch.setattr("adaptdel.calibration.calibration.ENOUGH_ROWS", 30)
     fresh = task(texts, labels)
     assert fresh.training is not None
-    assert len(fresh.first.examples.labels) == held.sum()
+    assert len(fresh.examples.labels) == held.sum()
     assert task(texts[10:], labels[10:]).training is None  # a part of the training set is missing
 
 
@@ -107,8 +107,8 @@ def test_a_folder_is_calibrated_in_place_or_copied_and_goes_on(tmp_path: Path) -
     for folder in (model, copied.folder):
         loaded = SmoothedClassifier.load(folder)
         assert loaded.noise_ == whole().noise
-        assert loaded.calibration_ == whole().record
-        assert known_texts(examples.texts, loaded.texts_["calibration"]).all()
+        assert loaded.records.calibration == whole().record
+        assert known_texts(examples.texts, loaded.records.texts["calibration"]).all()
         assert (folder / "calibration.png").read_bytes()[:4] == b"\x89PNG"
         assert not list(folder.glob(f"{CHECKPOINT}*"))
     again = calibrate_folder(model, examples, folder_settings(), progress=lambda done, total: pytest.fail("recomputed"))
@@ -127,7 +127,7 @@ def test_a_calibration_removes_the_threshold_of_another_rate(tmp_path: Path) -> 
     assert any("protect" in sentence for sentence in notes)
     loaded = SmoothedClassifier.load(tmp_path / "model")
     assert loaded.threshold is None
-    assert not hasattr(loaded, "protection_")
+    assert loaded.records.protection is None
 
 
 def test_a_copy_replaces_nothing_unasked(tmp_path: Path) -> None:

@@ -19,32 +19,32 @@ import pytest
 from adaptdel.calibration import CalibrationSettings
 from adaptdel.calibration.candidates import (
     CertifiedAnswers,
-    Measurer,
-    calibration_certifier,
     constant_keep,
     examples_of,
+    measuring,
 )
-from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_key, stream
-from adaptdel.classifiers import CallableClassifier
-from adaptdel.classifiers.callables import noisy_texts
+from adaptdel.certification.evidence import Plan
+from adaptdel.certification.sampling import CALIBRATE, stream
+from adaptdel.certification.votes import CERTIFY
+from adaptdel.classifiers import CallableClassifier, base
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.store import read_records
-from adaptdel.text.units import Words
+from adaptdel.text.units import Words, content_key
 from tests.calibration.documents import DATA, TURNED, documents, fitted, quick, whole
 
 
-def measured(certifier: Certifier, texts: list[str], keep: float) -> CertifiedAnswers:
-    examples = examples_of(texts, [0] * len(texts), certifier.unit, [0])
-    with Measurer({"model": ""}, 1, progress=False) as measure:
-        return measure("x", examples, lambda: [(certifier.under(constant_keep(keep)), range(len(texts)))])
+def measured(model: SmoothedClassifier, plan: Plan, texts: list[str], keep: float) -> CertifiedAnswers:
+    examples = examples_of(model, texts, [0] * len(texts))
+    certifier = model.certifier(replace(plan, noise=constant_keep(keep)))  # type: ignore[call-arg]
+    with measuring({"model": ""}, 1, progress=False) as measure:
+        return measure("x", examples, lambda: [(certifier, range(len(texts)))])
 
 
 @pytest.mark.parametrize("length", [1, 30, 300, 2000])
 def test_copies_that_keep_more_keep_all_that_others_keep(length: int) -> None:
     earlier = np.zeros((64, length), dtype=bool)
     for keep in (1.0, 2.5, 2.6, 7.0, 8.0, 40.0, 300.0):
-        kept = constant_keep(keep).sample(length, 64, stream(5, content_key(("a",) * length), CALIBRATION[1]))
+        kept = constant_keep(keep).sample(length, 64, stream(5, content_key(("a",) * length), CALIBRATE[1]))
         assert kept.sum() >= earlier.sum()
         assert (kept >= earlier).all()
         assert kept.mean() == pytest.approx(min(1, keep / length), abs=0.15)
@@ -59,12 +59,12 @@ def test_radii_are_those_of_certificates(classes: int, keep: float) -> None:
     options: dict[str, Any] = {"ops": ["ins", "sub"], "alpha": 0.1}
     model = SmoothedClassifier(fitted(classes).base, **options)
     votes: dict[str, Any] = {"n_select": 32, "n_estimate": 128, "seed": 4}
-    certifier = calibration_certifier(model, CalibrationSettings(**votes))
-    result = measured(certifier.with_plan(replace(certifier.plan, phases=CERTIFICATION)), texts, keep)
+    plan = replace(model.calibration_plan(CalibrationSettings(objective="paper", **votes)), phases=CERTIFY)
+    result = measured(model, plan, texts, keep)
     options |= {**votes, "sampling": "fixed", "progress": False}
     direct = SmoothedClassifier(model.base, constant_keep(keep), **options).certify(texts)
     assert result.radius.tolist() == [c.radius for c in direct]
-    assert [certifier.base.label(number) for number in result.answer] == [c.label for c in direct]
+    assert [direct[0].classes[number] for number in result.answer] == [c.label for c in direct]
     assert len(set(result.radius.tolist())) >= 2
     assert 0.5 < np.mean([c.label == y for c, y in zip(direct, labels, strict=True)]) <= 1
 
@@ -88,7 +88,8 @@ def drawn_copies(act: Callable[[SmoothedClassifier, list[str]], object]) -> list
 
 
 def calibrated_at_12(model: SmoothedClassifier, texts: list[str]) -> None:
-    measured(calibration_certifier(model, CalibrationSettings(n_select=40, n_estimate=60, seed=9)), texts, 12)
+    settings = CalibrationSettings(objective="paper", n_select=40, n_estimate=60, seed=9)
+    measured(model, model.calibration_plan(settings), texts, 12)
 
 
 def test_certifying_the_calibration_data_meets_new_noise() -> None:
@@ -101,7 +102,8 @@ def test_certifying_the_calibration_data_meets_new_noise() -> None:
 def test_training_meets_other_noise_than_certification() -> None:
     """The copies that a model is fitted on are not those that it is certified or calibrated on."""
     text = tuple(f"w{place}" for place in range(200))
-    trained, _ = noisy_texts([text] * 3, [0] * 3, constant_keep(12), Words(), copies=40, seed=9)
+    copies = base.drawn_copies([text] * 3, constant_keep(12), Words(), copies=40, seed=9)
+    trained = [" ".join(copy) for copy in copies]
     certified = drawn_copies(lambda model, texts: model.certify(texts))
     assert len(set(trained)) == 120
     assert not set(trained) & {*certified, *drawn_copies(calibrated_at_12)}

@@ -1,4 +1,4 @@
-"""Additive classifiers from a labelled file: training, the front, resuming, moving along the front."""
+"""Additive classifiers from a labelled file: training, the trade-off of clips, resuming, another clip, protection."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from adaptdel import AdditiveClassifier
 from adaptdel.models.model_files import load_model
 from adaptdel.text.data import known_texts
-from adaptdel.training import TrainingJob, TrainingSettings, train_job
-from adaptdel.training.protection import ExactScores, allowed_false_positives, choose_bound, protect
+from adaptdel.training import TrainingJob, train_job
+from adaptdel.training.protection import allowed_false_positives, protect
 from tests.calibration.documents import documents
 from tests.training.test_training import mails, run, write
 
 FIELDS: dict[str, Any] = {"method": "exact", "levels": 4, "iterations": 20}
 
 
-def test_a_file_becomes_a_model_with_its_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_becomes_a_model_with_its_trade_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = write(tmp_path / "data.jsonl", 200), tmp_path / "model"
     command = ["train", "--method", "exact", "--data", data, "--out", out, "--set", "levels=4", "--seed", "3"]
     assert run(*command) == 0
@@ -27,15 +27,15 @@ def test_a_file_becomes_a_model_with_its_front(tmp_path: Path, capsys: pytest.Ca
     assert "(chosen)" in shown
     assert "noise" not in shown
     assert not (out / "detection.png").exists()
-    assert {"front.png", "README.md", "training.json", "texts.safetensors"} <= {path.name for path in out.iterdir()}
+    assert {"trade-off.png", "README.md", "training.json", "texts.safetensors"} <= {path.name for path in out.iterdir()}
     model = load_model(out)
     assert isinstance(model, AdditiveClassifier)
-    assert len(model.front_) == 4
+    assert len(model.trade_off_) == 4
     assert all(f"| {share}%" in (out / "README.md").read_text() for share in ("100.0", "80.0", "64.0", "51.2"))
     assert model.predict(mails(40, seed=9)[0]).tolist() == mails(40, seed=9)[1]
     texts = mails(200)[0]
-    assert known_texts(texts, model.texts_["training"]).all()
-    record = model.training_
+    assert known_texts(texts, model.records.texts["training"]).all()
+    record = model.records.training or {}
     assert (record["method"], record["settings"]["seed"], record["settings"]["validation"]) == ("exact", 3, 0.2)
     assert record["data"]["columns"] == {"text": "text", "label": "label"}
     assert run(*command) == 0
@@ -44,26 +44,15 @@ def test_a_file_becomes_a_model_with_its_front(tmp_path: Path, capsys: pytest.Ca
     assert "max_accuracy_loss" in capsys.readouterr().err
 
 
-def test_the_settings_reach_the_estimator() -> None:
-    fields = {**FIELDS, "unit": "char", "class_weight": "balanced", "seed": 5, "validation": 0.3, "kept": 4}
-    settings = TrainingSettings.from_dict(fields)
-    assert (settings.additive.validation, settings.additive.kept) == (0.3, 4)
-    assert settings.effective()["class_weight"] == "balanced"
-    for wrong in ({"rate": 0.9}, {"model": "bert"}, {"validation": "held.csv"}, {"bits": 12}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            TrainingSettings.from_dict(FIELDS | wrong)
-
-
-def test_calibrate_moves_along_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrate_chooses_another_clip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts, labels = documents(160, 1)
-    settings = TrainingSettings.from_dict(FIELDS).additive
-    model = AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
+    model = AdditiveClassifier(levels=4, iterations=20, progress=False).fit(texts, labels)
     model.save(tmp_path / "m")
     assert run("calibrate", tmp_path / "m", "--max-accuracy-loss", "100") == 0
-    largest = max(model.front_, key=lambda point: point["mean_radius"])
+    largest = max(model.trade_off_, key=lambda point: point.mean_radius)
     loose = load_model(tmp_path / "m-calibrated")
-    assert loose.base_.point == largest["point"]
-    assert loose.front_ == model.front_
+    assert loose.level == largest.level
+    assert loose.trade_off_ == model.trade_off_
     assert run("calibrate", tmp_path / "m", "--max-accuracy-loss", "100") == 0
     changed = tmp_path / "m-calibrated"
     assert run("calibrate", changed, "--max-accuracy-loss", "0", "--out", changed) == 0
@@ -80,8 +69,7 @@ def test_calibrate_moves_along_the_front(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("label", [0, 1])
 def test_protect_proves_the_rate_of_the_answers(label: int) -> None:
     texts, labels = documents(160, 1)
-    settings = TrainingSettings.from_dict(FIELDS).additive
-    model = AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
+    model = AdditiveClassifier(levels=4, iterations=20, progress=False).fit(texts, labels)
     texts, labels = documents(400, 2)
     chosen = protect(model, texts, labels, label=label, max_false_positives=0.05)
     answers = model.predict(texts)
@@ -107,33 +95,7 @@ def test_a_class_that_is_a_number_in_a_configuration_is_protected(tmp_path: Path
     config.write_text(f"{{data: {data}, method: exact, levels: 2, protect: 1, max_false_positives: 0.2}}")
     for number in range(2):
         assert run("train", "--config", config, "--out", tmp_path / "model", *(["--protect", "1"] * number)) == 0
-    assert load_model(tmp_path / "model").protection_["label"] == 1
-
-
-@pytest.mark.parametrize("label", [0, 1])
-def test_the_bound_suits_the_protected_class(label: int) -> None:
-    settings = TrainingSettings.from_dict(FIELDS | {"levels": 12}).additive
-    model = AdditiveClassifier(settings=settings, progress=False)
-    texts, labels = documents(300, 1)
-    held = model.fit_bounds([" ".join(text.split()[:40]) for text in texts], labels)
-    own, others = (
-        [t for t, n in zip(held.texts, held.answers, strict=True) if (n == label) == w] for w in (True, False)
-    )
-
-    def measured(point: int) -> tuple[float, float]:
-        tried = held.model(model, point)
-        scores = sorted((tried.decision_function(others) * (1 if label else -1)).astype(int).tolist())
-        ExactScores(tried, label).set_threshold(scores[-1 - int(0.1 * len(others))])
-        assert (tried.predict(others) == label).sum() <= 0.1 * len(others)
-        radii = [each.radius if each.label == label else -1 for each in tried.certify(own)]
-        return sum(radius >= 2 for radius in radii) / len(own), sum(max(radius, 0) for radius in radii) / len(own)
-
-    figures = [measured(point) for point in range(12)]
-    for loss in (0, 5, 100):
-        choose_bound(model, held, label, 0.1, loss)
-        best = max(share for share, _ in figures)
-        radius = max(radius for share, radius in figures if share >= best - loss / 100 - 1e-9)
-        assert figures[model.base_classifier().options()["point"]][1] == radius
+    assert (load_model(tmp_path / "model").records.protection or {})["label"] == 1
 
 
 def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,19 +105,24 @@ def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: 
     assert run(*command) == 0
     shown = capsys.readouterr().out
     model = load_model(out)
-    known = model.protection_
+    known = model.records.protection
     assert known["sentence"] in shown
     assert known["sentence"] in (out / "README.md").read_text()
     assert (out / "detection.png").exists()
     assert run("plan", "--model", out) == 0
     assert known["sentence"] in capsys.readouterr().out
-    for curve in (known["certified"], known["characters"]):
-        fractions = [known["detected"] / known["positives"], *curve.values()]
-        assert fractions == sorted(fractions, reverse=True)
-        assert 0.0 in fractions
-    assert known["negatives"] + known["positives"] == 500 - model.training_["data"]["rows"] >= 300 * 2 // 5
+    curve = [known["detected"] / known["positives"], *known["certified"].values()]
+    assert curve == sorted(curve, reverse=True)
+    assert 0.0 in curve
+    assert 0 < known["padded"] <= curve[0]
+    assert (known["positives"], known["negatives"]) == (250, 500 - model.records.training["data"]["rows"])
+    assert "% without a certificate)" in known["sentence"]
+    assert f"{known['negatives']} rows of the other class proved the rate, all others trained the model" in shown
+    assert shown.count("\n  row ") >= allowed_false_positives(known["negatives"], 0.05)
+    assert "(chosen)" in shown
+    assert "without a certificate |" in (out / "README.md").read_text()
     texts = mails(500)[0]
-    trained, proof = (known_texts(texts, model.texts_[use]) for use in ("training", "threshold"))
+    trained, proof = (known_texts(texts, model.records.texts[use]) for use in ("training", "threshold"))
     assert (trained ^ proof).all()
     assert run(*command) == 0
     assert "trained already" in capsys.readouterr().out

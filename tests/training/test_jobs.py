@@ -47,8 +47,8 @@ def job(encoder: str, folder: Path, out: str, method: str, **fields: Any) -> Tra
 def test_every_method_from_a_file_to_a_certificate(encoder: str, tmp_path: Path, method: str) -> None:
     rate: dict[str, Any] = {} if method in ("nosmooth", "freelb") else {"rate": 0.3}
     done = train_job(job(encoder, tmp_path, "model", method, **rate), progress=False)
-    assert len(done.model.training_["history"]) == 6
-    assert done.model.training_["versions"]["torch"] == str(torch.__version__)
+    assert len((done.model.records.training or {})["history"]) == 6
+    assert (done.model.records.training or {})["versions"]["torch"] == str(torch.__version__)
     loaded = SmoothedClassifier.load(tmp_path / "model")
     result = loaded.set_params(n_estimate=50, progress=False).certify(
         ["good good the film was all", "bad bad plot and the"]
@@ -59,7 +59,7 @@ def test_every_method_from_a_file_to_a_certificate(encoder: str, tmp_path: Path,
 
 def test_a_sample_of_the_rows(encoder: str, tmp_path: Path) -> None:
     small = replace(job(encoder, tmp_path, "model", "nosmooth", epochs=1), sample=40)
-    data = train_job(small, progress=False).model.training_["data"]
+    data = (train_job(small, progress=False).model.records.training or {})["data"]
     assert data["rows"] + data["held_out"] == 40
     assert train_job(small, progress=False).already_done
     with pytest.raises(ValueError, match="choose another --out"):

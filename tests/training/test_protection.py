@@ -17,13 +17,11 @@ from adaptdel.classifiers import CallableClassifier
 from adaptdel.classifiers.base import BaseClassifier, Request
 from adaptdel.cli import main
 from adaptdel.core.checks import BoolArray, IntArray
-from adaptdel.runs.certify import CertificationJob, certify_data
-from adaptdel.runs.inputs import MemorySource
+from adaptdel.models.smoothed import LEAST_SHARE
+from adaptdel.runs.manifest import protected_class
 from adaptdel.training import TrainingJob, train, train_job
 from adaptdel.training.protection import (
     CONFIDENCE,
-    LEAST_SHARE,
-    SmoothedScores,
     allowed_false_positives,
     class_number,
     lowest_threshold,
@@ -103,7 +101,7 @@ def test_the_rate_holds_where_texts_repeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int, repeats: bool
 ) -> None:
     """By `adaptdel train --protect`, and on a file of its own: the rate on fresh texts is at most the proved one."""
-    monkeypatch.setattr("adaptdel.training.jobs._write_figures", lambda folder, model: None)
+    monkeypatch.setattr("adaptdel.training.jobs.write_figures", lambda folder, model: None)
     monkeypatch.setattr("adaptdel.training.jobs.save_model", lambda model, out, extras: None)
     rng = np.random.default_rng(5)
     fresh = [t for t, y in zip(*mixed(rng, 2000, repeats=repeats), strict=True) if y == "ham"]
@@ -118,17 +116,21 @@ def test_the_rate_holds_where_texts_repeat(
         for way in range(2):
             if way:
                 protect(model, *mixed(rng, 400, repeats=repeats), label="spam", max_false_positives=0.05, certify=0)
-            broken[way] += (model.predict(fresh) == "spam").mean() > model.protection_["upper"]
+            broken[way] += (model.predict(fresh) == "spam").mean() > (model.records.protection or {})["upper"]
     assert (broken <= binom.ppf(0.999, trials, 1 - CONFIDENCE)).all()
 
 
 class Known:
     """Scores that are known, in steps of 1/1000; a text is the number of its score."""
 
-    grid = 0.01, 1.0, 1e-4
+    grid = (0.01, 1.0, 1e-4)
+    certified: int | None = None
 
     def __init__(self, scores: npt.ArrayLike) -> None:
         self.scores, self.asked = np.asarray(scores, dtype=np.float64), 0
+
+    def values(self, texts: Sequence[Any]) -> None:
+        """Not told."""
 
     def exceed(self, texts: Sequence[Any], limit: float) -> BoolArray:
         self.asked += len(texts)
@@ -154,10 +156,10 @@ def test_the_lowest_threshold_that_few_texts_exceed() -> None:
 
 def test_a_text_above_a_threshold_is_above_all_lower_ones() -> None:
     """Also where adaptive sampling ends after fewer votes, and for both classes."""
-    texts = random_texts(np.random.default_rng(3), 60, 24)
+    texts = [tuple(text.split()) for text in random_texts(np.random.default_rng(3), 60, 24)]
     model = ad.SmoothedClassifier(SpamInFewCopies(), HALF, n_select=500, progress=False)
     for number in (0, 1):
-        scores = SmoothedScores(model, number)
+        scores = model.class_scores(number)
         answers = np.array([scores.exceed(texts, limit) for limit in np.linspace(0.05, 0.95, 31)])
         assert (answers[1:] <= answers[:-1]).all()
         assert (answers[0] != answers[-1]).any()
@@ -212,21 +214,16 @@ def test_a_protected_model_is_saved_with_what_is_proved(tmp_path: Path) -> None:
     assert model.threshold == chosen.threshold == chosen.limit >= LEAST_SHARE
     model.save(tmp_path / "model")
     loaded = ad.SmoothedClassifier.load(tmp_path / "model")
-    assert (loaded.threshold, loaded.protection_) == (model.threshold, json.loads(json.dumps(chosen.to_dict())))
+    assert (loaded.threshold, loaded.records.protection) == (model.threshold, json.loads(json.dumps(chosen.to_dict())))
     assert chosen.sentence() in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     for use in ("training", "held out", "threshold"):
-        assert np.array_equal(loaded.texts_[use], model.texts_[use])
+        assert np.array_equal(loaded.records.texts[use], model.records.texts[use])
     mirrored = protect(
-        model, held, ["ham" if y else "spam" for y in labels], label="ham", max_false_positives=0.5, certify=0
-    )
+        model.set_params(ops="del"), held, ["ham" if y else "spam" for y in labels], label="ham",
+        max_false_positives=0.5, certify=9,
+    )  # fmt: skip
     assert mirrored.threshold == 1 - mirrored.limit
-
-
-def test_the_sentence_names_the_operations() -> None:
-    model, (held, labels) = linear().set_params(ops="del"), documents(80, 10)
-    names = ["spam" if label else "ham" for label in labels]
-    chosen = protect(model, held, names, label="spam", max_false_positives=0.2, certify=9)
-    assert chosen.sentence().endswith("% whatever 2 words an attacker deletes")
+    assert mirrored.sentence().endswith("% no matter which 2 words an attacker deletes")
 
 
 def test_the_certified_texts_are_drawn_from_the_whole_file() -> None:
@@ -255,12 +252,8 @@ def test_no_rate_is_stated_for_other_answers(tmp_path: Path) -> None:
         changed = ad.SmoothedClassifier.load(tmp_path / "model").set_params(**{name: value})
         assert name in str(changed.changed_plan())
         changed.save(tmp_path / name)
-        assert not hasattr(ad.SmoothedClassifier.load(tmp_path / name), "protection_")
-    notes: list[str] = []
-    source = MemorySource(texts=held[:4], labels=["ham", "spam"] * 2)
-    job = CertificationJob(tmp_path / "model", source, tmp_path / "run", {"n_select": 50, "n_estimate": 100})
-    certify_data(job, note=notes.append, progress=False)
-    assert "n_select" in notes[0]
+        assert ad.SmoothedClassifier.load(tmp_path / name).records.protection is None
+        assert protected_class(changed) is None
 
 
 def test_texts_that_the_model_knows_prove_nothing() -> None:
@@ -268,12 +261,12 @@ def test_texts_that_the_model_knows_prove_nothing() -> None:
     model = linear()
     texts, _ = documents(240, 3)
     seen = seen_texts(model, [f" {text.replace(' ', '  ')}\n" for text in reversed(texts)])
-    assert 0 < (~seen).sum() == len(model.texts_["held out"]) < 40
+    assert 0 < (~seen).sum() == len(model.records.texts["held out"]) < 40
     assert not seen_texts(model, documents(50, 10)[0]).any()
-    model.texts_["validation"] = model.texts_.pop("held out")
+    model.record(texts={"training": model.records.texts["training"], "validation": model.records.texts["held out"]})
     assert seen_texts(model, texts).all()
     for held in (texts[:99], [*texts, *random_texts(np.random.default_rng(1), 99, 9)]):
-        with pytest.raises(ValueError, match="trained or calibrated on, got those"):
+        with pytest.raises(ValueError, match="texts must not be those that the model was trained or calibrated on"):
             protect(model, held, ["ham"] * len(held), label="spam", max_false_positives=0.1)
 
 
@@ -301,7 +294,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "row 201" in output.err
     assert "% false positives (95% confidence: at most " in output.out
     loaded = ad.SmoothedClassifier.load(tmp_path / "out")
-    assert loaded.protection_["negatives"] == 100 + truth[:7].count(0)
+    assert (loaded.records.protection or {})["negatives"] == 100 + truth[:7].count(0)
     assert ad.SmoothedClassifier.load(tmp_path / "model").threshold is None
     assert run("--json") == 0
     assert json.loads(capsys.readouterr().out)["threshold"] == loaded.threshold

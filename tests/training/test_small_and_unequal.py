@@ -46,12 +46,13 @@ def test_weights_are_those_of_repeated_examples(classes: int) -> None:
     weights = np.where(answers == 1, 3.0, 1.0)
     composition = sparse.csr_array(np.eye(6))
     repeats = np.repeat(np.arange(30), weights.astype(int))
-    repeated = train(sparse.csr_array(counts[repeats]), composition, answers[repeats], classes, l2=0.01, iterations=200)
+    repeated = train(
+        sparse.csr_array(counts[repeats]), composition, answers[repeats], classes,
+        l2=0.01, iterations=200, weights=np.ones(len(repeats)),
+    )  # fmt: skip
     scaled = weights * len(weights) / weights.sum()
-    factor = (
-        repeated.record["penalty"]
-        / train(counts, composition, answers, classes, l2=0.01, iterations=1).record["penalty"]
-    )
+    once = train(counts, composition, answers, classes, l2=0.01, iterations=1, weights=np.ones(30))
+    factor = repeated.record["penalty"] / once.record["penalty"]
     weighted = train(counts, composition, answers, classes, l2=0.01 * factor, iterations=200, weights=scaled)
     assert weighted.weights == pytest.approx(repeated.weights, abs=2e-3)
 
@@ -62,22 +63,24 @@ def test_a_rare_class_is_found_with_balanced_weights() -> None:
         train_model(texts, labels, rate=0.95, progress=False, bits=10, validation=0.2, class_weight=weight)
         for weight in (None, "balanced")
     )
-    assert balanced.training_["settings"]["class_weight"] == "balanced"
-    assert plain.training_["settings"]["class_weight"] is None
-    recalls = [model.training_["held_out"]["recall"]["1"] for model in (plain, balanced)]
+    assert (balanced.records.training or {})["settings"]["class_weight"] == "balanced"
+    assert (plain.records.training or {})["settings"]["class_weight"] is None
+    recalls = [(model.records.training or {})["held_out"]["recall"]["1"] for model in (plain, balanced)]
     assert recalls[1] > recalls[0]
-    assert plain.training_["stratified"] is True
-    assert plain.training_["held_out"]["inputs"] == plain.training_["data"]["held_out"] == 33
+    assert (plain.records.training or {})["stratified"] is True
+    assert (
+        (plain.records.training or {})["held_out"]["inputs"] == (plain.records.training or {})["data"]["held_out"] == 33
+    )
 
 
 def test_a_constant_model_and_a_small_class_are_named() -> None:
     texts, labels = unequal(rare=8)
     model = train_model(texts, labels, rate=0.97, progress=False, bits=10, validation=0.0)
-    (sentence,) = [text for text in model.training_["warnings"] if "examples to train on" in text]
+    (sentence,) = [text for text in (model.records.training or {})["warnings"] if "examples to train on" in text]
     assert sentence.startswith("the class 1 has 8 examples to train on, of 158 in all: give at least 10 of each class")
     texts, labels = unequal(rare=30)
     constant = train_model(texts, labels, rate=0.97, class_weight=None, progress=False, bits=10, validation=0.5)
-    assert any("answers 0 on" in text or "recognises" in text for text in constant.training_["warnings"])
+    assert any("answers 0 on" in text or "recognises" in text for text in (constant.records.training or {})["warnings"])
 
 
 def test_a_file_that_is_sorted_by_class_is_measured_on_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +88,10 @@ def test_a_file_that_is_sorted_by_class_is_measured_on_all_classes(monkeypatch: 
     monkeypatch.setattr("adaptdel.training.training.CHECKED", 30)
     texts, labels = unequal(rare=60)
     model = train_model(texts, labels, rate=0.97, class_weight=None, progress=False, bits=10, validation=0.5)
-    measured = model.training_["held_out"]
+    measured = (model.records.training or {})["held_out"]
     assert measured["inputs"] == 30
     assert set(measured["recall"]) == {"0", "1"}
-    assert any("answers 0 on" in text or "recognises" in text for text in model.training_["warnings"])
+    assert any("answers 0 on" in text or "recognises" in text for text in (model.records.training or {})["warnings"])
 
 
 @pytest.mark.parametrize(("rows", "epochs", "patience"), [(40, 200, 25), (2650, 24, 3), (22500, 3, 2)])

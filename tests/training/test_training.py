@@ -68,7 +68,7 @@ def test_every_method_learns_and_is_saved_with_its_record(tmp_path: Path, method
     texts, labels = mails(200)
     model = train(texts, labels, method=method, bits=12, copies=4, progress=False)
     assert model.predict(mails(40, seed=9)[0]).tolist() == mails(40, seed=9)[1]
-    record = model.training_
+    record = model.records.training or {}
     assert record["method"] == method
     assert record["data"]["rows"] + record["data"]["held_out"] == 200
     assert 5 <= record["data"]["held_out"] <= 40
@@ -77,7 +77,7 @@ def test_every_method_learns_and_is_saved_with_its_record(tmp_path: Path, method
     assert losses == sorted(losses, reverse=True)
     model.save(tmp_path / "model")
     loaded = SmoothedClassifier.load(tmp_path / "model")
-    assert loaded.training_ == json.loads(json.dumps(record))
+    assert loaded.records.training == json.loads(json.dumps(record))
     card = (tmp_path / "model" / "README.md").read_text()
     assert f"Method: {method}" in card
     assert record["data"]["digest"][:16] in card
@@ -94,9 +94,9 @@ def test_a_held_out_file_is_used_and_not_trained_on() -> None:
     texts, labels = mails()
     flipped = [{"ham": "spam", "spam": "ham"}[label] for label in labels]
     model = train(texts, labels, bits=12, validation=(texts, flipped), progress=False)
-    assert model.training_["history"][-1]["valid_accuracy"] == 0.0
-    assert model.training_["data"]["rows"] == len(texts)
-    assert model.training_["validation"] is None
+    assert (model.records.training or {})["history"][-1]["valid_accuracy"] == 0.0
+    assert (model.records.training or {})["data"]["rows"] == len(texts)
+    assert (model.records.training or {})["validation"] is None
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,10 @@ def test_a_held_out_file_is_used_and_not_trained_on() -> None:
         ({"rates": (0.7, 0.9)}, "rates has no meaning for method adaptdel: leave it out"),
         ({"method": "freelb"}, "method freelb perturbs embeddings, which the linear model does not have: give"),
         ({"method": "adaptdel+", "rates": (0.9, 0.7)}, "rates must rise, got 0.9 and 0.7"),
+        ({"method": "exact", "rate": 0.9}, "rate has no meaning for method exact"),
+        ({"method": "exact", "model": "bert"}, "model must be 'linear' for method exact"),
+        ({"method": "exact", "validation": "held.csv"}, "validation must be a fraction above 0 for method exact"),
+        ({"method": "exact", "bits": 12}, "'bits' is not a field"),
         ({"validation": 0.95}, "validation must be a fraction below 0.9 or a file, got 0.95"),
     ],
 )
@@ -185,7 +189,7 @@ def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, capsys: Any
     ("text", "word"),
     [
         ("data: x.jsonl\nout: m\nmethods: adaptdel\n", "did you mean 'method'"),
-        ("out: m\ndata: [x]\n", "data must be a text"),
+        ("out: m\ndata: [x]\n", "data must be a string"),
         ("!!python/object/apply:os.system [ls]\n", "c.yaml: not YAML"),
     ],
 )
@@ -202,7 +206,7 @@ def test_settings_from_a_file(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "c.yaml").write_text(f"{{data: {data}, bits: 10, copies: 2, method: adaptdel+, rates: [0.8, 0.9]}}")
     assert run("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "a", "--set", "copies=1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["settings"]["copies"] == 1
-    assert SmoothedClassifier.load(tmp_path / "a").training_["noise"] == {
+    assert (SmoothedClassifier.load(tmp_path / "a").records.training or {})["noise"] == {
         "kind": "random_deletion",
         "low": 0.8,
         "high": 0.9,

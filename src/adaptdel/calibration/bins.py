@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import ceil, inf, log, log2, sqrt
 from pathlib import Path
@@ -13,23 +14,22 @@ import numpy as np
 
 from adaptdel.calibration.candidates import (
     NO_RATE,
-    CertifiedAnswers,
-    Measurer,
-    calibration_certifier,
+    Calibration,
     constant_keep,
     described,
     digest_of,
-    drawn,
     examples_of,
+    measuring,
     some_of,
 )
-from adaptdel.certification.certifier import Certifier
-from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
+from adaptdel.core.checks import IntArray, check_int, check_list
+from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import BinnedRate
 from adaptdel.measures.class_measures import constant_answer
 from adaptdel.measures.summary import Outcomes
-from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.models.estimator import TextEstimator
 from adaptdel.settings import CalibrationSettings
+from adaptdel.text.data import DrawnRows
 
 TRIMMED = 1.0  # percent of the shortest and of the longest inputs that automatic bins ignore
 DIGITS = 4  # decimals of a kept length
@@ -91,35 +91,29 @@ def equal_width_edges(lengths: Sequence[int] | IntArray, *, min_count: int = 50)
     trimmed = ordered[(ordered >= low) & (ordered <= high)]
     best: list[float] = [0]
     for number in range(ceil(log2(len(trimmed)) + 1), 1, -1):
-        edges = _populated(np.rint(np.linspace(low, high, number + 1))[1:-1], trimmed, min_count)
-        if len(edges) > len(best):
-            best = edges
+        edges: list[float] = [0]
+        covered = 0
+        for edge in np.rint(np.linspace(low, high, number + 1))[1:-1].tolist():
+            shorter = int(np.searchsorted(trimmed, edge))
+            if min(shorter - covered, len(trimmed) - shorter) < min_count:  # in this bin, or in all that follow
+                break
+            edges.append(int(edge))
+            covered = shorter
+        best = max(best, edges, key=len)
     return best
 
 
-def _populated(inner: FloatArray, lengths: IntArray, min_count: int) -> list[float]:
-    """0 and the edges up to the first that leaves too few inputs in its bin, or in all bins that follow."""
-    edges: list[float] = [0]
-    covered = 0
-    for edge in inner:
-        shorter = int(np.searchsorted(lengths, edge))
-        if min(shorter - covered, len(lengths) - shorter) < min_count:
-            break
-        edges.append(int(edge))
-        covered = shorter
-    return edges
-
-
 def check_edges(edges: Any, lengths: Sequence[int]) -> list[float]:
-    """Return edges that start with 0, increase, and leave no bin empty; an infinity at the end is dropped."""
+    """Return edges that start with 0 and increase; an empty bin is merged, and an infinity at the end is dropped."""
     listed = check_list("bins", edges)
     try:
         checked = list(BinnedRate(listed, [0.0] * (len(listed) - (inf in listed[-1:]))).edges)
     except ValueError as error:
         raise ValueError(str(error).replace("edges must", "bins must", 1)) from None
-    for bin in make_bins(checked, 1):
-        if not any(length in bin for length in lengths):
-            raise ValueError(f"bins must hold at least one input each, got none of {bin}")
+    for place, bin in [*enumerate(make_bins(checked, 1))][::-1]:
+        if not any(length in bin for length in lengths) and len(checked) > 1:
+            warnings.warn(f"bins: no input has {bin}, which are merged with their neighbours", stacklevel=2)
+            del checked[max(1, place)]
     return checked
 
 
@@ -177,12 +171,8 @@ def golden_section(score: Callable[[float], Score], low: float, high: float, tol
 def max_certified_radius(radii: Sequence[int] | IntArray, threshold: float) -> tuple[int, float]:
     """MaxCertRadius: the largest radius with a certified accuracy of at least ``threshold``, and that accuracy.
 
-    Args:
-        radii: the certified radius of every example; −1 for wrong predictions and abstentions.
-        threshold: the fraction of examples that must be certified.
-
-    Returns:
-        The radius and the accuracy at it; −1 and the accuracy at radius 0 if that is below the threshold.
+    Wrong predictions and abstentions have the radius −1. If the accuracy at radius 0 is below the threshold, the result
+    is −1 and this accuracy.
 
     >>> max_certified_radius([5, 3, 3, -1], 0.5)
     (3, 0.75)
@@ -210,15 +200,6 @@ class Evaluation:
     constant: bool  # whether (almost) every example got the same prediction, although labels differ
     count: int  # the number of examples
 
-    @classmethod
-    def of(cls, bin: int, keep: float, outcomes: CertifiedAnswers, label: IntArray, threshold: float) -> Evaluation:
-        """Summarise the outcomes of a bin's examples, whose class numbers are ``label``, at a kept length."""
-        correct = outcomes.answer == label
-        inputs = Outcomes.of(outcomes.answer, outcomes.radius, label)
-        radius, accuracy = max_certified_radius(np.where(correct, outcomes.radius, -1), threshold)
-        is_constant = constant_answer(inputs) is not None
-        return cls(bin, keep, radius, accuracy, inputs.clean_accuracy, inputs.mean_radius, is_constant, len(label))
-
     @property
     def score(self) -> tuple[bool, int, float]:
         """What the search maximises: the radius, then the accuracy at that radius; a constant answer ranks last."""
@@ -228,19 +209,14 @@ class Evaluation:
 class BinTask:
     """A calibration in bins that is ready to run: settings checked, bins computed, examples drawn.
 
-    Attributes:
-        certifier: the engine; each candidate replaces its noise.
-        bins: the bins of lengths.
-        samples: the examples of every bin that are certified.
-        settings: everything that the result depends on, in plain values.
+    ``samples`` are the examples of every bin that are certified; ``settings`` is everything that the result depends on.
     """
 
     def __init__(
-        self, model: SmoothedClassifier, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
+        self, model: TextEstimator, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
     ) -> None:
-        self.certifier = calibration_certifier(model, settings)
-        self._classes = list(self.certifier.base.classes_ or [])
-        examples = examples_of(texts, labels, self.certifier.unit, self._classes)
+        self.certifier = model.certifier(model.calibration_plan(settings))
+        examples = examples_of(model, texts, labels)
         edges = (
             equal_width_edges(examples.lengths, min_count=settings.min_count)
             if isinstance(settings.bins, str)
@@ -249,8 +225,7 @@ class BinTask:
         self.bins = make_bins(edges, float(np.percentile(examples.lengths, 100 - TRIMMED)))
         self._inside = [[n for n, length in enumerate(examples.lengths) if length in bin] for bin in self.bins]
         self.samples = [
-            some_of(examples, drawn(inside, settings.per_bin, (settings.seed, number)))
-            for number, inside in enumerate(self._inside)
+            some_of(examples, DrawnRows(settings.per_bin, settings.seed).of(inside)) for inside in self._inside
         ]
         self._given = settings
         self.settings: dict[str, Any] = {
@@ -261,50 +236,56 @@ class BinTask:
             "examples": len(examples.labels),
         }
 
-    def run(self, *, checkpoint: Path | None = None, progress: Any = "auto") -> dict[str, Any]:
-        """Search every bin: the record of the calibration."""
-        given = self._given
+    def run(self, *, checkpoint: Path | None = None, progress: Any = "auto") -> Calibration:
+        """Search every bin; the given base classifier stays."""
+        given, classes = self._given, self.certifier.classes
         intervals = [search_interval(bin) for bin in self.bins]
         counts = [steps(*interval, given.tol) + 1 for interval in intervals]
         expected = sum(count * len(sample.labels) for count, sample in zip(counts, self.samples, strict=True))
         trace: dict[tuple[int, float], Evaluation] = {}
-        with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress) as measure:
+        with measuring(self.settings, expected, checkpoint=checkpoint, progress=progress) as measure:
 
             def evaluate(number: int, keep: float) -> Evaluation:
                 key = number, round(keep, DIGITS)
                 if key not in trace:
-                    trace[key] = self._evaluate(measure, *key)
+                    sample, plan = self.samples[number], self.certifier.plan
+                    plan = replace(plan, noise=constant_keep(key[1]))  # type: ignore[call-arg] # a plan of votes
+                    certifier = self.certifier.with_plan(plan)
+                    outcomes = measure(f"{number} {key[1]}", sample, lambda: [(certifier, range(len(sample.labels)))])
+                    label = np.array([classes.index(each) for each in sample.labels], dtype=np.int64)
+                    inputs = Outcomes.of(outcomes.answer, outcomes.radius, label)
+                    correct_radii = np.where(outcomes.answer == label, outcomes.radius, -1)
+                    trace[key] = Evaluation(
+                        *key,
+                        *max_certified_radius(correct_radii, given.threshold),
+                        inputs.clean_accuracy,
+                        inputs.mean_radius,
+                        constant_answer(inputs) is not None,
+                        len(label),
+                    )
                 return trace[key]
 
             chosen = [
                 evaluate(number, golden_section(lambda keep: evaluate(number, keep).score, *interval, given.tol))  # noqa: B023
                 for number, interval in enumerate(intervals)
             ]
-            measure.finish()
         if all(evaluation.constant for evaluation in chosen):
             raise ValueError(NO_RATE)
-        return {
+        rate = BinnedRate([bin.lower for bin in self.bins], [evaluation.keep for evaluation in chosen])
+        bins = []
+        for bin, inside, evaluation in zip(self.bins, self._inside, chosen, strict=True):
+            measured = {name: value for name, value in asdict(evaluation).items() if name not in ("bin", "constant")}
+            row = {"lower": bin.lower, "upper": bin.upper, "centre": bin.centre, **measured}
+            bins.append(row | {"available": len(inside), "reached": evaluation.radius >= 0})
+        record = {
             "objective": given.objective,
-            "rate": BinnedRate([bin.lower for bin in self.bins], [evaluation.keep for evaluation in chosen]).to_dict(),
-            "bins": [self._row(number, evaluation) for number, evaluation in enumerate(chosen)],
+            "rate": rate.to_dict(),
+            "bins": bins,
             "settings": self.settings,
             "trace": [asdict(evaluation) for evaluation in trace.values()],
             "warnings": [sentence for number, each in enumerate(chosen) for sentence in self._warnings(number, each)],
         }
-
-    def _evaluate(self, measure: Measurer, number: int, keep: float) -> Evaluation:
-        sample = self.samples[number]
-        certifier: Certifier = self.certifier.under(constant_keep(keep))
-        outcomes = measure(f"{number} {keep}", sample, lambda: [(certifier, range(len(sample.labels)))])
-        label = np.array([self._classes.index(each) for each in sample.labels], dtype=np.int64)
-        return Evaluation.of(number, keep, outcomes, label, self._given.threshold)
-
-    def _row(self, number: int, evaluation: Evaluation) -> dict[str, Any]:
-        """The result for a bin: where it begins and ends, and what was measured at its kept length."""
-        bin = self.bins[number]
-        measured = {name: value for name, value in asdict(evaluation).items() if name not in ("bin", "constant")}
-        row = {"lower": bin.lower, "upper": bin.upper, "centre": bin.centre, **measured}
-        return row | {"available": len(self._inside[number]), "reached": evaluation.radius >= 0}
+        return Calibration(Deletion(rate), record)
 
     def _warnings(self, number: int, evaluation: Evaluation) -> list[str]:
         given, kept = self._given, f"the bin of {self.bins[number]}: {evaluation.keep:g} kept tokens"

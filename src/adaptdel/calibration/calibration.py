@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adaptdel.calibration.bins import BinTask
-from adaptdel.calibration.candidates import candidate_noise
-from adaptdel.calibration.selection import SelectionTask
-from adaptdel.classifiers.base import BaseClassifier
+from adaptdel.calibration.candidates import Calibration, SelectionTask, candidate_noise
 from adaptdel.core.checks import BoolArray
-from adaptdel.core.noise import Deletion, Noise
-from adaptdel.core.rates import Rate
+from adaptdel.core.noise import Noise
 from adaptdel.files import naming_a_full_disk
-from adaptdel.models.model_files import CONFIG, check_free, save_model, update_copy
-from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.models.estimator import TextEstimator
+from adaptdel.models.model_files import CONFIG, check_free, load_model, save_model, update_copy
 from adaptdel.plots import new_figure, optional, save
 from adaptdel.settings import CalibrationSettings
 from adaptdel.store import delete_store
@@ -27,36 +24,14 @@ from adaptdel.training.protection import proof_rows
 from adaptdel.training.training import retrained_record, retraining
 
 ENOUGH_ROWS = 2000  # fewer held-out rows than these are replaced by a cross-validation
-ENOUGH_BINS = 3  # held-out rows are used if they can fill so many automatic bins
+ENOUGH_BINS = 3  # held-out rows are used if they can fill this many automatic bins
+Task = BinTask | SelectionTask
 CHECKPOINT = ".calibration.sqlite"
 FIGURE = "calibration.png"
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """A calibrated rate.
-
-    Attributes:
-        noise: the noise to certify with.
-        record: what was measured and why the rate was chosen, in plain values; "warnings" are sentences to know before
-            the rate is used.
-        base: the base classifier that was trained under the rate; None if it was not trained again.
-    """
-
-    noise: Noise
-    record: Mapping[str, Any]
-    base: BaseClassifier | None = field(default=None, compare=False)
-
-    @property
-    def rate(self) -> Rate:
-        """The deletion rate."""
-        if not isinstance(self.noise, Deletion):
-            raise ValueError(f"there is no deletion rate, but {self.noise!r}")
-        return self.noise.rate
-
-
 def calibrate(
-    model: SmoothedClassifier,
+    model: TextEstimator,
     texts: Sequence[Any],
     labels: Sequence[Any],
     *,
@@ -81,20 +56,16 @@ def calibrate(
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
         **settings: fields of `CalibrationSettings`.
     """
-    checked = CalibrationSettings(**settings)
-    if checked.objective == "balanced":
-        task: BinTask | SelectionTask = SelectionTask(model, texts, labels, checked, training)
-    elif training is None:
-        task = BinTask(model, texts, labels, checked)
-    else:
-        raise ValueError(f"training must be None for the objective {checked.objective!r}")
-    return _run(task, checkpoint=checkpoint, progress=progress)
+    task = _task(model, texts, labels, CalibrationSettings(**settings), training)
+    return task.run(checkpoint=checkpoint, progress=progress)
 
 
-def _run(task: BinTask | SelectionTask, **options: Any) -> Calibration:
-    record = task.run(**options)
-    noise = candidate_noise(record["rate"])
-    return Calibration(noise, record, task.final_base(noise) if isinstance(task, SelectionTask) else None)
+def _task(model: TextEstimator, texts: Any, labels: Any, settings: CalibrationSettings, training: Any = None) -> Task:
+    if settings.objective == "balanced":
+        return SelectionTask(model, texts, labels, settings, training)
+    if training is not None:
+        raise ValueError(f"training must be None for the objective {settings.objective!r}")
+    return BinTask(model, texts, labels, settings)
 
 
 @dataclass(frozen=True)
@@ -113,6 +84,7 @@ def calibrate_folder(
     examples: Examples,
     settings: CalibrationSettings,
     *,
+    model: TextEstimator | None = None,
     out: Path | None = None,
     overwrite: bool = False,
     progress: Any = "auto",
@@ -120,23 +92,17 @@ def calibrate_folder(
 ) -> FinishedCalibration:
     """Calibrate a saved model and store the rate, the measurements and a figure, in its folder or in a copy of it.
 
-    The same call resumes a calibration that was interrupted, and leaves a finished one unchanged.
-
-    Args:
-        path: the folder of the model.
-        examples: the rows of a labelled file.
-        settings: how to calibrate.
-        out: a folder to create for a calibrated copy; None changes the model in place.
-        overwrite: whether another model in ``out`` may be replaced.
-        progress: True, False, "auto" (on a terminal) or a callable (done, total).
-        note: called with remarks for the user.
+    The same call resumes a calibration that was interrupted, and leaves a finished one unchanged. ``model`` is that of
+    the folder, if it was loaded already. ``out`` is a folder to create for a calibrated copy, and ``overwrite`` allows
+    to replace another model there. ``note`` is called with remarks for the user.
     """
-    model = SmoothedClassifier.load(path)
+    model = load_model(path) if model is None else model
     target = path if out is None else out
     kept, to_prove = proof_rows(model, examples), None
     if kept.any():
-        note(f"the {kept.sum()} rows that training held out to prove a rate of false positives are left out")
-        examples, to_prove = examples.take(np.flatnonzero(~kept).tolist()), model.training_["identity"]
+        note(f"the {kept.sum()} rows that training held out to prove a false-positive rate are left out")
+        examples = examples.take(np.flatnonzero(~kept).tolist())
+        to_prove = (model.records.training or {})["identity"]
     task = folder_task(model, examples, settings, note)
     checkpoint = path / CHECKPOINT if out is None else out.parent / f".{out.name}{CHECKPOINT}"
     if (done := _finished(target, task)) is not None:
@@ -146,61 +112,53 @@ def calibrate_folder(
         check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
     with naming_a_full_disk(target):
-        calibration = _run(task, checkpoint=checkpoint, progress=progress)
-        if getattr(model, "protection_", None) is not None:
+        calibration = task.run(checkpoint=checkpoint, progress=progress)
+        if model.records.protection is not None:
             note("the threshold of the protected class belongs to the earlier rate: run adaptdel protect again")
-        apply(model, calibration)
-        model.texts_ = {**(getattr(model, "texts_", None) or {}), "calibration": text_hashes(examples.texts)}
+        training = model.records.training
+        if training is not None and calibration.base is not None:
+            training = retrained_record(training, calibration.base, calibration.noise)
+        elif training is not None:
+            training = {**training, "calibrated": True}
+        model.use_noise(calibration.noise, calibration.base)
+        model.record(calibration=dict(calibration.record), training=training)
+        model.record(texts={**model.records.texts, "calibration": text_hashes(examples.texts)})
+        figure: Callable[[Path], None] = lambda folder: plot_calibration(calibration.record, folder / FIGURE)  # noqa: E731
         if calibration.base is not None:
-            save_model(model, target, lambda folder: plot_calibration(calibration.record, folder / FIGURE))
+            save_model(model, target, figure)
         else:
-            update_copy(model, path, out, lambda folder: plot_calibration(calibration.record, folder / FIGURE))
+            update_copy(model, path, out, figure)
     delete_store(checkpoint)
     return FinishedCalibration(calibration.record, calibration.noise, target, to_prove=to_prove)
 
 
-def apply(model: SmoothedClassifier, calibration: Calibration) -> None:
-    """Give a model the calibrated noise, the base classifier that was trained under it, and the record."""
-    model.noise = model.noise_ = calibration.noise
-    model.calibration_ = dict(calibration.record)
-    if model.__dict__.pop("protection_", None) is not None:
-        model.threshold = None
-    if calibration.base is not None:
-        model.base = model.base_ = calibration.base
-        model.training_ = retrained_record(model.training_, calibration.base, calibration.noise)
-    elif getattr(model, "training_", None) is not None:
-        model.training_ = {**model.training_, "calibrated": True}
-
-
-def _finished(folder: Path, task: BinTask | SelectionTask) -> FinishedCalibration | None:
+def _finished(folder: Path, task: Task) -> FinishedCalibration | None:
     """The stored calibration of the model in a folder, if it is the result of this task."""
     if not (folder / CONFIG).exists():
         return None
     try:
-        model = SmoothedClassifier.load(folder)
+        model = load_model(folder)
     except (ValueError, OSError):
         return None
-    record, noise = getattr(model, "calibration_", None) or {}, model.rule().noise
-    if "rate" not in record or candidate_noise(record["rate"]) != noise:
-        return None
-    if record.get("settings") != task.settings:
+    record, noise = model.records.calibration or {}, model.current_noise
+    if record.get("settings") != task.settings or candidate_noise(record["rate"]) != noise:
         return None
     return FinishedCalibration(record, noise, folder, already_done=True)
 
 
 def folder_task(
-    model: SmoothedClassifier, examples: Examples, settings: CalibrationSettings, note: Callable[[str], None]
-) -> BinTask | SelectionTask:
+    model: TextEstimator, examples: Examples, settings: CalibrationSettings, note: Callable[[str], None]
+) -> Task:
     """The calibration of a model on the rows of a file, by what the model knows of these rows.
 
     The rows that the model was not trained on are used, if there are enough; otherwise all rows. If the file holds the
     training set of a linear model, all candidates are trained on it: by cross-validation, or with enough other rows
     measured on these.
     """
-    known = (getattr(model, "texts_", None) or {}).get("training", np.zeros(0, dtype=np.uint64))
+    known = model.records.texts.get("training", np.zeros(0, dtype=np.uint64))
     trained = known_texts(examples.texts, known)
     is_training_file = len(known) > 0 and len(text_hashes(_rows(examples, trained)[0])) == len(known)
-    can_refit = settings.objective == "balanced" and retraining(getattr(model, "training_", None) or {}) is not None
+    can_refit = settings.objective == "balanced" and retraining(model.records.training or {}) is not None
     count = int((~trained).sum())
     if can_refit and is_training_file:
         training = _rows(examples, trained)
@@ -220,27 +178,19 @@ def folder_task(
     elif trained.any():
         first = examples.rows[int(np.argmax(trained))]
         seen = f"the model was trained on {trained.sum()} of {len(trained)} rows, the first is row {first}"
-        if count >= _enough(settings):
+        # Enough are a group of lengths, or so many that every bin of the objective "paper" can be filled.
+        bins = ENOUGH_BINS if isinstance(settings.bins, str) else len(settings.bins)
+        if count >= settings.min_count * (1 if settings.objective == "balanced" else bins):
             chosen = ~trained
             note(f"{seen}: calibrating on the other {count}")
         else:
             note(f"{seen}: the others are too few, all rows are used")
-    rows = _rows(examples, chosen)
-    if settings.objective == "balanced":
-        return SelectionTask(model, *rows, settings)
-    return BinTask(model, *rows, settings)
+    return _task(model, *_rows(examples, chosen), settings)
 
 
 def _rows(examples: Examples, chosen: BoolArray) -> tuple[list[str], list[Any]]:
     rows = np.flatnonzero(chosen).tolist()
     return [examples.texts[n] for n in rows], [examples.labels[n] for n in rows]
-
-
-def _enough(settings: CalibrationSettings) -> int:
-    """How many rows fill every bin, or for the objective "balanced" a group of lengths."""
-    if settings.objective == "balanced":
-        return settings.min_count
-    return settings.min_count * (ENOUGH_BINS if isinstance(settings.bins, str) else len(settings.bins))
 
 
 @optional

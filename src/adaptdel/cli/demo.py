@@ -1,4 +1,4 @@
-"""``adaptdel demo``: every method of the paper on real film reviews."""
+"""``adaptdel demo``: every method of the paper on real movie reviews."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adaptdel.demo import DEMO_FOLDER, REVIEWS, WORKERS, run_demo
 @click.option("--workers", default=WORKERS, show_default=True, help="Number of worker processes.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the split and of all random numbers.")
 def demo_command(out: Path, reviews: int, workers: int, seed: int) -> None:
-    """Compare all methods on real film reviews, and write a report.
+    """Compare all methods on real movie reviews and write a report.
 
     Resumable: run the same command again.
     """

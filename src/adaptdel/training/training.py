@@ -6,15 +6,15 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from adaptdel.advice import few_kept, is_short, short_texts, what_may_help
-from adaptdel.certification.sampling import content_key
+from adaptdel.advice import few_kept, short_texts, what_may_help
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.masking import Masking
@@ -24,25 +24,25 @@ from adaptdel.measures.class_measures import NAMED, answer_warnings
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
-from adaptdel.settings import LINEAR, RATE, RATES, UNSMOOTHED, TrainingSettings, adaptdel_rate
+from adaptdel.settings import FILTER, LINEAR, RATE, RATES, UNSMOOTHED, FilterSettings, TrainingSettings, adaptdel_rate
+from adaptdel.tables import plural
 from adaptdel.text.data import (
     DrawnRows,
     ExampleSet,
     Label,
     SplitTexts,
-    TextHashes,
     content_digest,
     held_out_rows,
     split_held_out,
     text_hashes,
 )
 from adaptdel.text.units import Tokens, check_unit
-from adaptdel.training.protection import choose_bound
+from adaptdel.training.choice import Choice, Proof, fit_filter
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
+Note = Callable[[str], None]
 TrainAgain = Callable[[Noise, Sequence[Any], Sequence[Any]], BaseClassifier]
-TRIED = 2000  # texts on which an additive classifier is tried, at most
 CHECKED = 2000  # held-out examples on which the accuracy of a linear model is measured, at most
 CHECK_VOTES = 100  # votes per example
 CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a transformer
@@ -81,19 +81,6 @@ def method_noises(settings: TrainingSettings, lengths: Sequence[int]) -> MethodN
     return MethodNoises(RandomDeletion(*settings.rates or RATES), adaptive)
 
 
-def exact_reach(texts: Sequence[Any], labels: Sequence[Label], unit: str, seed: int = 0) -> Mapping[str, Any] | None:
-    """What exact certificates reach on held-out ones of at most `TRIED` texts, as in `AdditiveClassifier.front_`.
-
-    None if there are too few examples of a class.
-    """
-    places = DrawnRows(TRIED, seed).places(texts)
-    chosen = [labels[place] for place in places]
-    if len(set(chosen)) < 2 or min(Counter(chosen).values()) < FEW_EXAMPLES:
-        return None
-    model = AdditiveClassifier(unit=unit, seed=seed, progress=False).fit([texts[place] for place in places], chosen)
-    return model.front_[model.base_classifier().options()["point"]]
-
-
 def train(
     texts: Sequence[Any],
     labels: Sequence[Label],
@@ -103,10 +90,10 @@ def train(
     validation: float | tuple[Sequence[Any], Sequence[Label]] | None = None,
     folder: Path | None = None,
     progress: Any = "auto",
-    note: Callable[[str], None] = lambda text: None,
+    note: Note = lambda text: None,
     **fields: Any,
 ) -> SmoothedClassifier:
-    """Train a smoothed classifier; its attribute ``training_`` describes the training.
+    """Train a smoothed classifier; its ``records`` describe the training.
 
     Args:
         texts: the examples.
@@ -114,11 +101,10 @@ def train(
         settings: how to train; or give its fields by name: ``train(texts, labels, method="cert-ed", rate=0.95)``.
         tokens: the tokens of the texts, if they are split already.
         validation: the fraction of the examples to hold out; or a pair (texts, labels) that takes its place.
-        folder: keeps the checkpoints of a transformer, so that the same call resumes an
-            interrupted training; None for a temporary folder.
+        folder: keeps the checkpoints of a transformer, so that the same call resumes an interrupted training; None for
+            a temporary folder.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
-        note: called with remarks as they come: the expected time, and a line for every epoch of a
-            transformer.
+        note: called with remarks as they come: the expected time, and a line for every epoch of a transformer.
         fields: see `adaptdel.settings.TrainingSettings`.
     """
     if isinstance(validation, (int, float)):
@@ -129,43 +115,57 @@ def train(
     if settings.is_exact:
         raise ValueError("method exact trains no smoothed classifier: use train_exact, or AdditiveClassifier")
     started = time.monotonic()
+    examples = _examples(texts, labels, settings, tokens)
     fraction = 0.0 if validation is not None else settings.held_out_fraction
-    training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
+    rows = held_out_rows(map(str, texts), examples.labels, fraction, settings.seed)
+    given = None if validation is None else _examples(*validation, settings, None, "validation: ")
+    training_set, held = split_held_out(examples, rows, given)
     settings = settings.resolved(training_set.lengths)
 
     noises = method_noises(settings, training_set.lengths)
     report = reporter(progress, "steps")
     if settings.is_linear:
-        base, history = _train_linear(settings, training_set, noises.training, report)
-        record: dict[str, Any] = {}
+        base: BaseClassifier = fit_linear(
+            settings.effective(), noises.training, training_set.tokens, training_set.labels, report
+        )
+        history, record = _linear_history(base), dict[str, Any]()
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report, note)
-    model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
-    model.base_, model.noise_ = base, noises.smoothing
+    model = SmoothedClassifier(unit=settings.unit, progress=progress)
+    model.use_noise(noises.smoothing, base)
     model.classes_ = np.array(base.classes_)
-    checked = _held_out_check(model, held, settings.class_weight, quick=settings.is_linear)
+    checked = _held_out_check(model, held, settings)
     if settings.is_linear and checked is not None:
         history = [*history[:-1], {**history[-1], "valid_accuracy": checked["accuracy"]}]
-    model.training_ = {
-        **_record(settings, texts, labels, training_set, held, validation),
-        "validation": fraction or None,
-        "stratified": True,
-        "held_out": checked,
-        "noise": noises.training.to_dict(),
-        "history": history,
-        "seconds": round(time.monotonic() - started, 3),
-        **record,
-    }
-    model.training_["versions"] = model.training_["versions"] | _versions()
-    model.texts_ = _used_texts(settings, texts, labels, fraction, validation)
-    if settings.method == "adaptdel+":
-        model.training_["calibrated"] = False
-    sentences = _small_classes(model.training_)
-    if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
-        sentences.append(sentence)
-    if settings.method not in UNSMOOTHED and is_short(settings.unit, training_set.lengths):
-        note(short_texts(training_set.lengths, exact_reach(texts, labels, settings.unit, settings.seed)))
-    model.training_["warnings"] = sentences + (checked or {}).pop("warnings", [])
+    known = _record(settings, texts, labels, training_set, held, started)
+    if validation is not None:
+        known["data"]["validation_digest"] = content_digest(map(str, validation[0]), validation[1])
+    warnings = small_classes(training_set.labels) + [s for s in [few_kept(noises.smoothing, training_set.lengths)] if s]
+    if settings.method not in UNSMOOTHED and (sentence := short_texts(settings.unit, training_set.lengths)):
+        note(sentence)
+    # The training texts tell later commands what the model has seen. Of the others, nothing depends on those that are
+    # "held out"; those that are "validation" decided which weights are kept, as of transformers.
+    seen, others = (
+        [text for text, is_held in zip(texts, rows, strict=True) if is_held == kind] for kind in (False, True)
+    )
+    model.record(
+        training={
+            **known,
+            "validation": fraction or None,
+            "stratified": True,
+            "held_out": checked,
+            "noise": noises.training.to_dict(),
+            "history": history,
+            **({"calibrated": False} if settings.method == "adaptdel+" else {}),
+            "warnings": warnings + (checked or {}).pop("warnings", []),
+            **record,
+            "versions": record.get("versions", {}) | known["versions"],
+        },
+        texts={
+            "training": text_hashes(seen),
+            "held out" if settings.is_linear else "validation": text_hashes(validation[0] if validation else others),
+        },
+    )
     return model
 
 
@@ -174,41 +174,55 @@ def train_exact(
     labels: Sequence[Label],
     settings: TrainingSettings,
     *,
-    protect: tuple[Any, float] | None = None,
+    tokens: Sequence[Tokens] | None = None,
+    protect: tuple[Any, Proof] | None = None,
+    goal: FilterSettings = FILTER,
     progress: Any = "auto",
-    note: Callable[[str], None] = lambda text: None,
-) -> AdditiveClassifier:
-    """Train an additive classifier, whose certificates are exact; its attribute ``training_`` describes the training.
+) -> tuple[AdditiveClassifier, Choice | None]:
+    """Train an additive classifier, whose certificates are exact; its ``records`` describe the training.
 
-    All texts train it, after a part of them has chosen its bound: see `AdditiveClassifier.fit`, and `choose_bound` if
-    ``protect`` names a class and the share of other texts that may get its answer.
+    All texts train it, after a part of them has chosen its clip: see `AdditiveClassifier.fit`. If ``protect`` names a
+    class and the proof that is to come, the model is a filter: see `adaptdel.training.choice`.
     """
     started = time.monotonic()
     model = AdditiveClassifier(
         unit=settings.unit,
         class_weight=settings.class_weight,
-        settings=settings.additive,
         seed=settings.seed,
         progress=progress,
+        **asdict(settings.additive),
     )
-    held_out = model.fit_bounds(texts, labels)
-    if protect is not None:
-        choose_bound(model, held_out, *protect, settings.additive.max_accuracy_loss)
-    split = check_unit(settings.unit).split
-    examples = ExampleSet([split(text) for text in texts], list(labels))
-    model.training_ = {
-        **_record(settings, texts, labels, examples, ExampleSet([], []), None),
-        "validation": None,
-        "held_out": None,
-        "noise": None,
-        "history": None,
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    model.training_["warnings"] = _small_classes(model.training_)
-    model.texts_ = {"training": text_hashes(texts)}
-    if is_short(settings.unit, examples.lengths):
-        note(short_texts(examples.lengths, model.front_[model.base_classifier().options()["point"]]))
-    return model
+    examples = _examples(texts, labels, settings, tokens)
+    choice = None
+    if protect is None:
+        model.fit_clips(examples.tokens, examples.labels)
+    else:
+        choice = fit_filter(model, examples.tokens, examples.labels, *protect, goal)
+    model.record(
+        training={
+            **_record(settings, texts, labels, examples, ExampleSet([], []), started),
+            **dict.fromkeys(("validation", "held_out", "noise", "history")),
+            "warnings": small_classes(examples.labels) + (model.radius_warnings() if choice is None else []),
+        },
+        texts={"training": text_hashes(texts)},
+    )
+    return model, choice
+
+
+def _examples(
+    texts: Sequence[Any],
+    labels: Sequence[Label],
+    settings: TrainingSettings,
+    tokens: Sequence[Tokens] | None,
+    where: str = "",
+) -> ExampleSet:
+    """The examples; the texts for a transformer are split whenever they are asked for."""
+    if len(texts) != len(labels):
+        raise ValueError(f"{where}labels must be one for each of the {len(texts)} texts, got {len(labels)}")
+    if tokens is None:
+        split = SplitTexts(texts, check_unit(settings.unit))
+        tokens = list(split) if settings.is_linear else split
+    return ExampleSet(tokens, [label.item() if hasattr(label, "item") else label for label in labels])
 
 
 def _record(
@@ -217,111 +231,55 @@ def _record(
     labels: Sequence[Label],
     examples: ExampleSet,
     held: ExampleSet,
-    validation: tuple[Sequence[Any], Sequence[Label]] | None,
+    started: float,
 ) -> dict[str, Any]:
     """What is recorded of every training: its settings, its data with their SHA-256, the versions of libraries."""
-    effective = settings.effective()
-    given = {"digest": (texts, labels)} | ({} if validation is None else {"validation_digest": validation})
-    digests = {name: content_digest(map(str, rows), own) for name, (rows, own) in given.items()}
+    effective, lengths = settings.effective(), np.array(examples.lengths)
+    libraries = {name: version(name) for name in ("adaptdel", "numpy", "scipy")}
     return {
         "method": settings.method,
         "rate": effective.get("rate"),
         "settings": effective,
         "seed": settings.seed,
-        "data": {**digests, **_described(examples, held)},
-        "versions": _versions(),
+        "data": {
+            "digest": content_digest(map(str, texts), labels),
+            "rows": len(examples.labels),
+            "held_out": len(held.labels),
+            "mean_length": float(lengths.mean()),
+            "length_quartiles": [float(value) for value in np.percentile(lengths, [0, 25, 50, 75, 100])],
+            "classes": {str(label): examples.labels.count(label) for label in sorted(set(examples.labels), key=str)},
+        },
+        "versions": {**libraries, "python": platform.python_version()},
+        "seconds": round(time.monotonic() - started, 3),
     }
 
 
-def _versions() -> dict[str, str]:
-    known = {name: version(name) for name in ("adaptdel", "numpy", "scipy")}
-    return known | {"python": platform.python_version()}
-
-
-def _used_texts(
-    settings: TrainingSettings,
-    texts: Sequence[Any],
-    labels: Sequence[Label],
-    fraction: float,
-    validation: tuple[Sequence[Any], Sequence[Label]] | None,
-) -> dict[str, TextHashes]:
-    """The hashes of the texts by their use, which tell later commands what the model has seen.
-
-    "training" are the texts that it was trained on. The others are "held out" if nothing depends on them, and
-    "validation" if they decided which weights are kept, as for transformers.
-    """
-    held = held_out_rows(map(str, texts), labels, fraction, settings.seed) if fraction else [False] * len(texts)
-    others = [text for text, is_held in zip(texts, held, strict=True) if is_held]
-    return {
-        "training": text_hashes(text for text, is_held in zip(texts, held, strict=True) if not is_held),
-        "held out" if settings.is_linear else "validation": text_hashes(validation[0] if validation else others),
-    }
-
-
-def _small_classes(record: Mapping[str, Any]) -> list[str]:
+def small_classes(labels: Sequence[Any]) -> list[str]:
     """A sentence if there are few examples, in all or of a class."""
-    label, count = min(record["data"]["classes"].items(), key=lambda item: item[1])
+    label, count = min(Counter(map(str, labels)).items(), key=lambda item: (item[1], item[0]))
     if count >= FEW_EXAMPLES:
         return []
-    noun = "example" if count == 1 else "examples"
     return [
-        f"the class {label!s} has {count} {noun} to train on, of {record['data']['rows']} in all: give at least "
+        f"the class {label} has {plural(count, 'example')} to train on, of {len(labels)} in all: give at least "
         f"{FEW_EXAMPLES} of each class; figures about it have no meaning"
     ]
 
 
-def _split(
-    texts: Sequence[Any],
-    labels: Sequence[Label],
-    tokens: Sequence[Tokens] | None,
-    settings: TrainingSettings,
-    fraction: float,
-    validation: tuple[Sequence[Any], Sequence[Label]] | None,
-) -> tuple[ExampleSet, ExampleSet]:
-    """The training set and the held-out set."""
-    if len(texts) != len(labels):
-        raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
-    unit = check_unit(settings.unit)
-    plain = [label.item() if hasattr(label, "item") else label for label in labels]
-    if tokens is None:
-        split = SplitTexts(texts, unit)
-        tokens = list(split) if settings.is_linear else split
-    examples = ExampleSet(tokens, plain)
-    held = None
-    if validation is not None:
-        if len(validation[0]) != len(validation[1]):
-            raise ValueError(
-                f"validation must hold one label for each of its {len(validation[0])} texts, got {len(validation[1])}"
-            )
-        held = ExampleSet([unit.split(text) for text in validation[0]], list(validation[1]))
-    return split_held_out(examples, map(str, texts), fraction=fraction, seed=settings.seed, validation=held)
+def fit_linear(
+    known: Mapping[str, Any], noise: Noise, tokens: Sequence[Any], labels: Sequence[Any], progress: Report = None
+) -> LinearClassifier:
+    """A linear base classifier, trained under a noise as the settings in the record of a training say."""
+    options = {name: known[name] for name in asdict(LINEAR) if name in known}
+    form = {name: options.pop(name) for name in ("bits", "ngram") if name in options}
+    options |= {"class_weight": known.get("class_weight"), "seed": known.get("seed", 0)}
+    options["unit"] = check_unit(known.get("unit", "word"))
+    return LinearClassifier(**form).fit(tokens, labels, noise=noise, progress=progress, **options)
 
 
-def _train_linear(
-    settings: TrainingSettings, examples: ExampleSet, noise: Noise, report: Report
-) -> tuple[BaseClassifier, History]:
-    """The base classifier, and the loss of every step."""
-    options = asdict(settings.linear) | {"class_weight": settings.class_weight}
-    classifier = LinearClassifier(bits=options.pop("bits"), ngram=options.pop("ngram"))
-    options |= {"unit": check_unit(settings.unit), "seed": settings.seed, "progress": report}
-    classifier.fit(examples.tokens, examples.labels, noise=noise, **options)
-    return classifier, _linear_history(classifier)
-
-
-def _linear_history(classifier: LinearClassifier) -> History:
-    """The loss of every step."""
+def _linear_history(classifier: Any) -> History:
+    """The loss of every step of a linear classifier."""
     losses = classifier.training_["losses"] or [classifier.training_["loss"]]
     return [{"step": step, "train_loss": loss, "valid_accuracy": None} for step, loss in enumerate(losses, start=1)]
-
-
-def retrained_record(record: Mapping[str, Any], base: BaseClassifier, noise: Noise) -> dict[str, Any]:
-    """The record of a training whose base classifier was replaced by one that `retraining` trained under a noise.
-
-    What was measured on held-out texts belongs to the earlier base classifier, and is dropped, with its warnings.
-    """
-    history = _linear_history(base) if isinstance(base, LinearClassifier) else record["history"]
-    known = {**record, "noise": noise.to_dict(), "calibrated": True, "history": history, "held_out": None}
-    return known | {"warnings": _small_classes(record)}
 
 
 def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
@@ -330,47 +288,44 @@ def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
     None if there is no record, or if training takes more than seconds: linear models only are trained again.
     """
     known = record.get("settings") or {}
-    if known.get("model") != "linear":
-        return None
-    options = {name: known[name] for name in asdict(LINEAR) if name in known}
-    form = {name: options.pop(name) for name in ("bits", "ngram") if name in options}
-
-    def train_again(noise: Noise, tokens: Sequence[Any], labels: Sequence[Any]) -> BaseClassifier:
-        chosen = options | {"class_weight": known.get("class_weight"), "seed": known.get("seed", 0)}
-        chosen["unit"] = check_unit(known.get("unit", "word"))
-        return LinearClassifier(**form).fit(tokens, labels, noise=noise, **chosen)
-
-    return train_again
+    return partial(fit_linear, known) if known.get("model") == "linear" else None
 
 
-def _held_out_check(
-    model: SmoothedClassifier, held: ExampleSet, class_weight: str | None, *, quick: bool
-) -> dict[str, Any] | None:
+def retrained_record(record: Mapping[str, Any], base: BaseClassifier, noise: Noise) -> dict[str, Any]:
+    """The record of a training whose base classifier was replaced by one that `retraining` trained under a noise.
+
+    What was measured on held-out texts belongs to the earlier base classifier, and is dropped, with its warnings.
+    """
+    known = {**record, "noise": noise.to_dict(), "calibrated": True, "history": _linear_history(base), "held_out": None}
+    classes = [label for label, count in record["data"]["classes"].items() for _ in range(count)]
+    return known | {"warnings": small_classes(classes)}
+
+
+def _held_out_check(model: SmoothedClassifier, held: ExampleSet, settings: TrainingSettings) -> dict[str, Any] | None:
     """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class.
 
-    Of many examples some are chosen by a hash of their content: the first ones of a file can all be of one class.
+    Of many examples some are drawn: the first ones of a file can all be of one class.
     """
-    if not held.tokens:
+    if not held.labels:
         return None
-    most, votes = (CHECKED, CHECK_VOTES) if quick else (CHECKED_SLOW, CHECK_VOTES_SLOW)
-    chosen = sorted(sorted(range(len(held.tokens)), key=lambda place: content_key(held.tokens[place]))[:most])
+    most, votes = (CHECKED, CHECK_VOTES) if settings.is_linear else (CHECKED_SLOW, CHECK_VOTES_SLOW)
+    chosen = DrawnRows(most, settings.seed).positions(held.labels)
     held = ExampleSet([held.tokens[place] for place in chosen], [held.labels[place] for place in chosen])
-    certifier = model.certifier(n_select=votes, n_estimate=0, sampling="fixed", exact=False)
-    inputs = (certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens))
-    answers = {number: certifier.base.label(tally.label) for number, tally in certifier.votes(inputs)}
-    labels = list(held.labels)
-    given = [answers[number] for number in range(len(labels))]
-    counts = Counter(labels)
-    hits = Counter(label for answer, label in zip(given, labels, strict=True) if answer == label)
-    advice = what_may_help(model.noise_, held.lengths, class_weight)
+    plan = replace(model.prediction_plan(), n_select=votes, sampling="fixed", enumerates=False)
+    certifier = model.certifier(plan)
+    inputs = certifier.prepared((f"held-out example {n}", tokens) for n, tokens in enumerate(held.tokens))
+    given = [certifier.classes[evidence.predicted(plan)] for _, evidence in sorted(certifier.observed(inputs))]
+    counts = Counter(held.labels)
+    hits = Counter(label for answer, label in zip(given, held.labels, strict=True) if answer == label)
+    advice = what_may_help(plan.noise, held.lengths, settings.class_weight)
     return {
-        "inputs": len(labels),
+        "inputs": len(given),
         "votes": votes,
-        "accuracy": hits.total() / len(labels),
+        "accuracy": hits.total() / len(given),
         "balanced_accuracy": float(np.mean([hits[label] / count for label, count in counts.items()])),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
         "absent": [str(label) for label in model.classes_.tolist() if label not in counts],
-        "warnings": answer_warnings(given, labels, held.lengths) or _missed_rare_classes(counts, hits, advice),
+        "warnings": answer_warnings(given, held.labels, held.lengths) or _missed_rare_classes(counts, hits, advice),
     }
 
 
@@ -393,7 +348,7 @@ def _train_transformer(
     noise: Noise,
     folder: Path | None,
     report: Report,
-    note: Callable[[str], None],
+    note: Note,
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, its history by epochs, and what else is recorded."""
     from adaptdel.classifiers.transformers import TrainingRun, TransformersClassifier
@@ -437,15 +392,3 @@ def _train_transformer(
 def _epoch_line(row: Mapping[str, float], epochs: int) -> str:
     parts = [f"{name.replace('_', ' ')} {row[name]:.4g}" for name in ("train_loss", "valid_loss", "valid_accuracy")]
     return f"epoch {row['epoch']:g} of {epochs}: {', '.join(parts)}, {row['seconds']:.3g} s"
-
-
-def _described(examples: ExampleSet, held: ExampleSet) -> dict[str, Any]:
-    lengths = np.array(examples.lengths)
-    quartiles = [float(value) for value in np.percentile(lengths, [0, 25, 50, 75, 100])]
-    return {
-        "rows": len(examples.tokens),
-        "held_out": len(held.tokens),
-        "mean_length": float(lengths.mean()),
-        "length_quartiles": quartiles,
-        "classes": {str(label): list(examples.labels).count(label) for label in sorted(set(examples.labels), key=str)},
-    }
