@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import adaptdel as ad
 from adaptdel.attacks.adaptive import Vocabulary, learn_vocabulary
-from adaptdel.core.general import single_edits
-from adaptdel.core.threat import Threat
-from adaptdel.text.units import Tokens
+from adaptdel.models.estimator import TextEstimator
 
 SPAM = ["buy", "cheap", "pills", "offer", "now", "click"]
 HAM = ["lunch", "noon", "friday", "see", "you", "meeting"]
@@ -37,25 +38,25 @@ def fitted(noise: ad.Noise, length: int = 40, **settings: Any) -> ad.SmoothedCla
     return model.fit([text for text, _ in rows], [label for _, label in rows])
 
 
-def vocabulary_of(model: ad.SmoothedClassifier, length: int = 40) -> Vocabulary:
-    return learn_vocabulary(model.certifier(), [(tuple(text.split()), label) for text, label in texts(200, length)])
+def additive() -> ad.AdditiveClassifier:
+    rows = texts(200, 20)
+    model = ad.AdditiveClassifier(levels=4, iterations=20, progress=False)
+    return model.fit([text for text, _ in rows], [label for _, label in rows])
+
+
+def toy(bound: float, ops: Any = "edit") -> ad.AdditiveClassifier:
+    """Words of known weights, which are clipped at the bound: a large bound is reached by no known word."""
+    words = np.array(["buy cheap", "lunch noon", "buy noon", "cheap lunch"] * 5)
+    pipeline = make_pipeline(CountVectorizer(), LogisticRegression()).fit(words, [1, 0, 1, 0] * 5)
+    pipeline[-1].coef_ = np.array([[3.0, 1.0, -1.0, -2.0]])  # buy, cheap, lunch, noon
+    pipeline[-1].intercept_ = np.array([0.5])
+    return ad.AdditiveClassifier.from_sklearn(pipeline, bound=bound, ops=ops)
+
+
+def vocabulary_of(model: TextEstimator) -> Vocabulary:
+    return learn_vocabulary(model.certifier(), [(tuple(text.split()), label) for text, label in texts(200, 40)])
 
 
 @pytest.fixture(scope="session")
 def deletion() -> ad.SmoothedClassifier:
     return fitted(ad.Deletion(ad.FixedRate(0.7)))
-
-
-def texts_within(tokens: Tokens, words: Sequence[Hashable], radius: int, threat: Threat) -> list[Tokens]:
-    """Every sequence within ``radius`` edits that writes only ``words``, the original first."""
-    visited = {tokens: None}
-    layer = [tokens]
-    for _ in range(radius):
-        following: list[Tokens] = []
-        for text in layer:
-            for neighbour in single_edits(text, tuple(words), threat):
-                if neighbour not in visited:
-                    visited[neighbour] = None
-                    following.append(neighbour)
-        layer = following
-    return list(visited)

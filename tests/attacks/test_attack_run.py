@@ -16,15 +16,14 @@ import adaptdel as ad
 from adaptdel.attacks import attack_run
 from adaptdel.attacks.adaptive import edit_distance
 from adaptdel.attacks.attack_run import AttackJob, AttackTask, InputAttack, attack_data, read_attack_run
-from adaptdel.attacks.outcomes import bootstrap_interval, measure_attack, robustness_curves
+from adaptdel.attacks.outcomes import OUTCOMES, bootstrap_interval, measure_attack, robustness_curves
 from adaptdel.cli import attack
-from adaptdel.report.attack_report import write_attack_report
 from adaptdel.runs.engine import EngineSettings, ModelSource
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import ATTACK
 
 from ..run_files import rewrite, run, write_rows
-from .conftest import fitted, texts
+from .conftest import additive, fitted, texts
 
 FEW = replace(ATTACK, inputs=8, queries=300, search_votes=200, verify_votes=2000)
 QUICK = ("--inputs", "6", "--set", "queries=200")
@@ -32,7 +31,6 @@ QUICK = ("--inputs", "6", "--set", "queries=200")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model and data."""
     place = tmp_path_factory.mktemp("attack")
     fitted(ad.Deletion(ad.FixedRate(0.7))).save(place / "model")
     rows = [{"text": text, "label": label} for text, label in texts(30, 40, seed=9)]
@@ -47,33 +45,29 @@ def whole(folder: Path) -> list[dict[str, Any]]:
 
 
 def job(folder: Path, out: Path, **changes: Any) -> AttackJob:
-    return AttackJob(folder / "model", Source(str(folder / "test.jsonl")), out, settings=FEW, **changes)
+    return AttackJob(folder / "model", Source((str(folder / "test.jsonl"),)), out, settings=FEW, **changes)
 
 
 def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record | {"seconds": 0} for record in records]
 
 
-def test_a_run_holds_what_the_paper_reports(folder: Path, tmp_path: Path) -> None:
-    notes: list[str] = []
-    result = attack_data(job(folder, tmp_path / "run"), note=notes.append, progress=False)
-    assert "1 texts without words are left out" in notes[0]
-    assert len(result.records) == 8
+def test_a_run_holds_what_the_paper_reports(folder: Path, whole: list[dict[str, Any]]) -> None:
     by_row = {number: text for number, (text, _) in enumerate(texts(30, 40, seed=9), start=1)}
-    measures = result.measures
-    assert measures["success"] + measures["failure"] + measures["skipped"] + measures["timeout"] == 8
-    assert measures["success"] >= 4
-    assert measures["violations"] == 0
-    for record in result.records:
+    notes: list[str] = []
+    again = attack_data(job(folder, folder / "whole"), note=notes.append, progress=False)
+    assert "1 texts without words are left out" in notes[0]
+    assert without_times(again.records) == whole
+    measures = again.measures
+    assert again.manifest.totals == json.loads(json.dumps(measures))
+    assert sum(measures[outcome] for outcome in OUTCOMES) == 8
+    assert (measures["success"] >= 4, measures["violations"]) == (True, 0)
+    for record in whole:
         if record["outcome"] == "success":
-            original, attacked = by_row[record["row"]].split(), record["text"].split()
-            assert record["distance"] == edit_distance(original, attacked)
+            assert record["distance"] == edit_distance(by_row[record["row"]].split(), record["text"].split())
             assert record["distance"] > record["radius"]
             assert record["verified"]
             assert record["answer_after"] != record["truth"]
-    again = attack_data(job(folder, tmp_path / "run"), progress=False)
-    assert again.records == read_attack_run(tmp_path / "run").records
-    assert again.manifest["totals"] == json.loads(json.dumps(measures))
 
 
 def test_an_interrupted_run_is_resumed_and_workers_do_not_matter(
@@ -93,7 +87,7 @@ def test_an_interrupted_run_is_resumed_and_workers_do_not_matter(
         with pytest.raises(KeyboardInterrupt):
             attack_data(job(folder, tmp_path / "run"), progress=False)
         assert len(read_attack_run(tmp_path / "run").records) == 3
-        write_attack_report([tmp_path / "run"], tmp_path / "report")
+        assert run("report", tmp_path / "run", "--out", tmp_path / "report") == 0
         assert "the run is not finished" in (tmp_path / "report" / "index.html").read_text()
         resumed = attack_data(job(folder, tmp_path / "run"), progress=False)
     assert len(called) == 4 + 5  # what was stored is not attacked again
@@ -135,9 +129,33 @@ def test_the_command_and_the_report(folder: Path, tmp_path: Path, capsys: pytest
     assert stored["runs"][0]["measures"].items() <= values.items()
     other = tmp_path / "other.jsonl"  # attacked texts are shown beside the texts that were attacked, or not at all
     other.write_text((folder / "test.jsonl").read_text().replace('"text": "', '"text": "new '))
-    rewrite(out, lambda manifest: manifest["data"].update(path=str(other)))
+    rewrite(out, lambda manifest: manifest["data"].update(path=[str(other)]))
     assert run("report", out, "--out", tmp_path / "report") == 0
     assert "<ins>" not in (tmp_path / "report" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("ops", ["edit", "del,ins"])
+def test_a_text_that_the_model_knows_is_one_edit_beyond_the_radius(tmp_path: Path, ops: str) -> None:
+    """No search is needed: the counterexample is the attack, within its budget."""
+    model = additive()
+    model.save(tmp_path / "model")
+    original = texts(30, 20, seed=1)
+    write_rows(tmp_path / "test.jsonl", [{"text": text, "label": label} for text, label in original])
+    known = replace(job(tmp_path, tmp_path / "run", ops=ops), settings=ATTACK)
+    result = attack_data(known, progress=False)
+    attacked = [record for record in result.records if record["outcome"] == "success"]
+    assert len(attacked) == result.measures["verified"] >= 25
+    for record in attacked:
+        tokens = original[record["row"] - 1][0].split()
+        assert edit_distance(tokens, record["text"].split(), ops.split(",")) == record["distance"] > record["radius"]
+        assert model.predict([record["text"]])[0] != record["answer"]
+    assert result.measures["tight"] > 0
+    budget = attacked[0]["distance"] - 1
+    few = attack_data(replace(known, out=tmp_path / "few", settings=replace(ATTACK, budget=budget)), progress=False)
+    kept = [record["row"] for record in few.records if record["outcome"] == "success"]
+    assert kept == [record["row"] for record in attacked if record["distance"] <= budget]
+    with pytest.raises(ValueError, match="vocabulary has no meaning"):
+        attack_data(replace(known, vocabulary=known.source), progress=False)
 
 
 def test_the_settings_of_the_paper(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +188,7 @@ def test_hostile_texts_are_read_again_and_escaped_in_the_report(
     lines = [json.dumps(record, ensure_ascii=False) for record in (chosen, lost)]
     (tmp_path / "run" / "attacks.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert read_attack_run(tmp_path / "run").records == [chosen, lost]
-    write_attack_report([tmp_path / "run"], tmp_path / "report")
+    assert run("report", tmp_path / "run", "--out", tmp_path / "report") == 0
     page = (tmp_path / "report" / "index.html").read_text()
     assert "<script>" not in page
     assert "1 input ended its workers and is left out" in page
@@ -182,7 +200,7 @@ def test_hostile_texts_are_read_again_and_escaped_in_the_report(
         ("--recipe nonsense", "recipe must be one of"),
         ("--budget 0", "budget"),
         ("--set queries=0", "queries"),
-        ("--ops swap", "ops"),
+        ("--threat swap", "--threat must be"),
         ("--part tagger", "NAME=PATH"),
         ("--vocabulary missing.csv", "missing.csv"),
         ("--recipe textfooler --vocabulary words.csv", "vocabulary"),
@@ -199,62 +217,26 @@ def test_bad_input_is_one_sentence(
     assert not out.exists()
 
 
-def test_bad_models_data_and_folders(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, out = folder / "test.jsonl", tmp_path / "run"
-    assert run("attack", tmp_path / "none", "--data", data, "--out", out) == 2
-    assert "not the folder of a model" in capsys.readouterr().err
-    empty = write_rows(tmp_path / "empty.jsonl", [{"text": " ", "label": "ham"}])
-    assert run("attack", folder / "model", "--data", empty, "--out", out) == 2
-    assert "no text with words" in capsys.readouterr().err
-    unlabelled = write_rows(tmp_path / "unlabelled.jsonl", [{"text": "a b"}])
-    assert run("attack", folder / "model", "--data", unlabelled, "--out", out) == 2
-    assert "labels in the column 'label'" in capsys.readouterr().err
-    out.mkdir()
-    (out / "other.txt").write_text("x")
-    assert run("attack", folder / "model", "--data", data, "--out", out) == 2
-    assert "holds something that is not a run" in capsys.readouterr().err
-    assert [path.name for path in out.iterdir()] == ["other.txt"]
-
-
-def test_damaged_runs_are_refused(
-    folder: Path, whole: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_runs_are_refused(folder: Path, whole: list[dict[str, Any]], tmp_path: Path) -> None:
     shutil.copytree(folder / "whole", tmp_path / "run")
     records = tmp_path / "run" / "attacks.jsonl"
     lines = records.read_text()
     for damaged in ("{", '{"row": 1}', lines.replace('"success"', '"victory"'), lines.replace('"row": ', '"row": "x')):
         records.write_text(damaged)
-        assert run("report", tmp_path / "run", "--out", tmp_path / "report") == 2
-        assert "not a record of an attack" in capsys.readouterr().err
+        with pytest.raises(ValueError, match="line 1: not a record of an attack"):
+            read_attack_run(tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
     values = json.loads(manifest.read_text())
-    for name, value in {"recipe": 3, "sessions": ["x"], "data": {"path": 1.5}, "model": {"path": []}}.items():
+    for name, value in {"recipe": 3, "sessions": ["x"], "data": {"path": [1.5]}, "model": {"path": []}}.items():
         manifest.write_text(json.dumps(values | {name: value}))
-        assert run("status", tmp_path / "run") == 2
-        assert "manifest.json: not the manifest of a run of attacks: " in capsys.readouterr().err
-
-
-def test_the_status_of_a_run(
-    folder: Path, whole: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(folder / "whole", tmp_path / "run")
-    assert run("status", tmp_path / "run", "--json") == 0
-    status = json.loads(capsys.readouterr().out)
-    assert (status["state"], status["inputs"], status["attacked"], status["failures"]) == ("finished", 8, 8, 0)
-    assert status["robust accuracy"] == measure_attack(whole)["robust_accuracy"]
-    rewrite(tmp_path / "run", lambda manifest: manifest.update(finished=None))
-    assert run("status", tmp_path / "run") == 0
-    assert "not finished, and no process works on it" in capsys.readouterr().out
+        with pytest.raises(ValueError, match="not the manifest of a run of attacks: "):
+            read_attack_run(tmp_path / "run")
 
 
 def test_the_measures_of_an_attack() -> None:
     def record(outcome: str, distance: int | None = None, radius: int = 2, **more: Any) -> dict[str, Any]:
-        fields = {"queries": 10, "votes": 100, "seconds": 1.0, "words_changed": distance, "covered": True}
-        return (
-            {"outcome": outcome, "distance": distance, "radius": radius, "verified": distance is not None}
-            | fields
-            | more
-        )
+        fields = {"queries": 10, "words_changed": distance, "verified": distance is not None, "covered": True}
+        return {"outcome": outcome, "distance": distance, "radius": radius} | fields | more
 
     records = [record("success", 5), record("success", 3, verified=False), record("failure"), record("timeout")]
     records += [record("skipped", radius=-1)]

@@ -13,7 +13,7 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.attacks.attack_run import AttackJob, attack_data
-from adaptdel.attacks.target import SmoothedTarget
+from adaptdel.attacks.target import Target
 from adaptdel.attacks.textattack import (
     TEXTATTACK,
     USED_PARTS,
@@ -102,7 +102,7 @@ def attacked(folder: Path, name: str, recipe: str, parts: dict[str, str], **chan
         write_rows(data, [{"text": text, "label": label} for text, label in texts(12, 6, seed=8)])
     settings = replace(FEW, **{"inputs": 6, "queries": 400} | changes)
     used = {part: value for part, value in parts.items() if part in USED_PARTS[recipe]}
-    job = AttackJob(model, Source(str(data)), folder / name, recipe, settings, parts=used)
+    job = AttackJob(model, Source((str(data),)), folder / name, recipe, settings, parts=used)
     return [record | {"seconds": 0} for record in attack_data(job, progress=False).records]
 
 
@@ -110,46 +110,27 @@ def attacked(folder: Path, name: str, recipe: str, parts: dict[str, str], **chan
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("recipe", TEXTATTACK)
 def test_recipes_run_on_given_parts(parts: dict[str, str], tmp_path: Path, recipe: str) -> None:
+    """BAE-I inserts, BAE-R and BERT-Attack replace, CLARE does both; without a tagger it merges nothing."""
     records = attacked(tmp_path, "first", recipe, parts)
     assert attacked(tmp_path, "second", recipe, parts) == records  # everything random is seeded
-    outcomes = {record["outcome"] for record in records}
-    assert outcomes <= {"success", "failure", "skipped"}
-    assert "success" in outcomes
+    assert {record["outcome"] for record in records} <= {"success", "failure", "skipped"}
     assert all(record["queries"] <= 401 for record in records)
+    rows = {number: text for number, (text, _) in enumerate(texts(12, 6, seed=8), start=1)}
+    changes = []
     for record in records:
         if record["outcome"] == "success":
             assert record["verified"]
             assert record["distance"] >= 1
             assert record["answer_after"] != record["truth"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("recipe", "longer", "shorter"),
-    [("bae-i", True, False), ("bae-r", False, False), ("bert-attack", False, False), ("clare", True, False)],
-)
-def test_which_recipes_insert_words(
-    parts: dict[str, str], tmp_path: Path, recipe: str, longer: bool, shorter: bool
-) -> None:
-    """BAE-I inserts, BAE-R and BERT-Attack replace, CLARE does both; without a tagger it merges nothing."""
-    rows = {number: text for number, (text, _) in enumerate(texts(12, 6, seed=8), start=1)}
-    records = attacked(tmp_path, "run", recipe, parts)
-    changes = {
-        len(record["text"].split()) - len(rows[record["row"]].split())
-        for record in records
-        if record["outcome"] == "success"
-    }
+            changes.append(len(record["text"].split()) - len(rows[record["row"]].split()))
     assert changes
-    assert any(change > 0 for change in changes) == longer
-    assert any(change < 0 for change in changes) == shorter
-    if recipe == "bae-i":
-        assert 0 not in changes
+    if recipe not in ("deepwordbug", "textfooler"):
+        assert min(changes) >= (recipe == "bae-i")
+        assert any(changes) == (recipe in ("bae-i", "clare"))
 
 
 def composed(recipe: str, parts: dict[str, str]) -> Any:
-    """TextAttack's attack."""
-    return TextAttackAttacker(SmoothedTarget(fitted(ad.NoNoise(), length=6).certifier(), FEW), recipe, parts).attack
+    return TextAttackAttacker(Target(fitted(ad.NoNoise(), length=6).certifier(), FEW), recipe, parts).attack
 
 
 @pytest.mark.slow
@@ -159,19 +140,12 @@ def test_candidates_are_those_of_the_released_code(parts: dict[str, str]) -> Non
     assert {move.max_candidates for move in attacks["clare"].transformation.transformations} == {70}
     assert attacks["bert-attack"].transformation.max_candidates == 24
     assert attacks["bae-i"].transformation.max_candidates == 50
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_words_of_many_subwords_are_not_changed_by_bert_attack(parts: dict[str, str]) -> None:
-    """Their replacements are 24 to the power of the number of subwords."""
-    import_textattack(parts["nltk_data"])
     from textattack.shared import AttackedText
 
-    attack = composed("bert-attack", parts)
+    # replacements of a word of many subwords are 24 to the power of their number: BERT-Attack does not change it
     text = AttackedText("buy xyzxyz ab")
-    words = {next(iter(new.attack_attrs["newly_modified_indices"])) for new in attack.get_transformations(text, text)}
-    assert words == {0, 2}
+    changed = attacks["bert-attack"].get_transformations(text, text)
+    assert {next(iter(new.attack_attrs["newly_modified_indices"])) for new in changed} == {0, 2}
 
 
 @pytest.mark.slow
@@ -205,7 +179,7 @@ def test_a_missing_part_is_named(
     fitted(ad.NoNoise(), length=12).save(tmp_path / "model")
     data = write_rows(tmp_path / "test.jsonl", [{"text": text, "label": label} for text, label in texts(4, 12)])
     given = {name: value for name, value in parts.items() if name != part and name in USED_PARTS[recipe]}
-    job = AttackJob(tmp_path / "model", Source(str(data)), tmp_path / "run", recipe, FEW, parts=given)
+    job = AttackJob(tmp_path / "model", Source((str(data),)), tmp_path / "run", recipe, FEW, parts=given)
     with pytest.raises(ValueError, match=f"the recipe '{recipe}' needs a .*{option}"):
         attack_data(job, progress=False)
     assert not (tmp_path / "run").exists()

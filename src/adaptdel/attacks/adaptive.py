@@ -17,24 +17,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from adaptdel.attacks.outcomes import FAILURE, SUCCESS, TIMEOUT
-from adaptdel.attacks.target import CopyAnswers, FreshVotes, QueryLimitReached, SmoothedTarget, TimeLimitReached
+from adaptdel.attacks.target import CopyAnswers, FreshVotes, QueryLimitReached, Target, TimeLimitReached
 from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.sampling import content_key, stream
+from adaptdel.certification.sampling import stream
 from adaptdel.classifiers.base import Request
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray, token_key
 from adaptdel.core.threat import Threat
 from adaptdel.runs.inputs import LabelMap, Source
+from adaptdel.settings import AttackSettings
 from adaptdel.text.data import Row
-from adaptdel.text.units import Tokens
+from adaptdel.text.units import Tokens, Unit, content_key
 
 LEAST_BUDGET = 8  # edits of short texts, unless a budget is given
 CHUNK = 256  # words that are scored together
@@ -50,23 +51,14 @@ Plan = Callable[[int], Tokens]
 
 @dataclass(frozen=True)
 class AttackResult:
-    """The result of an attack on an input.
+    """The result of an attack on an input."""
 
-    Attributes:
-        outcome: "success", "failure" or "timeout".
-        tokens: the adversarial text, or None.
-        distance: its exact edit distance from the original, in the allowed operations.
-        verification: that its answer is another one.
-        queries: texts that were evaluated.
-        votes: calls of the base classifier.
-    """
-
-    outcome: str
-    tokens: Tokens | None
-    distance: int | None
-    verification: FreshVotes | None
-    queries: int
-    votes: int
+    outcome: str  # "success", "failure" or "timeout"
+    tokens: Tokens | None  # the adversarial text, if one was found
+    distance: int | None  # its exact edit distance from the original, in the allowed operations
+    verification: FreshVotes | None  # that its answer is another one
+    queries: int  # texts that were evaluated
+    votes: int  # calls of the base classifier
 
 
 @dataclass(frozen=True)
@@ -90,20 +82,16 @@ class Draft:
         at, tokens, origins = edit.place, self.tokens, self.origins
         written = () if edit.operation == "del" else (edit.word,)
         after = at if edit.operation == "ins" else at + 1
-        places = (-1,) * len(written)
-        return Draft((*tokens[:at], *written, *tokens[after:]), (*origins[:at], *places, *origins[after:]))
+        positions = (-1,) * len(written)
+        return Draft((*tokens[:at], *written, *tokens[after:]), (*origins[:at], *positions, *origins[after:]))
 
 
+@dataclass(frozen=True)
 class AdaptiveAttack:
-    """Search for the closest text with another smoothed answer.
+    """Search for the closest text with another smoothed answer."""
 
-    Args:
-        target: the smoothed classifier.
-        vocabulary: the words that may be written.
-    """
-
-    def __init__(self, target: SmoothedTarget, vocabulary: Vocabulary) -> None:
-        self.target, self.vocabulary = target, vocabulary
+    target: Target  # of which noisy copies vote
+    vocabulary: Vocabulary  # the words that may be written
 
     def __call__(self, tokens: Tokens, label: int, *, budget: int | None = None) -> AttackResult:
         """Attack a text whose smoothed answer is the class ``label``, with at most ``budget`` edits."""
@@ -118,9 +106,8 @@ class AdaptiveAttack:
         except TimeLimitReached:
             outcome = TIMEOUT
         text, verification, distance = search.adversarial or (None, None, None)
-        return AttackResult(
-            SUCCESS if text is not None else outcome, text, distance, verification, target.queries, target.votes
-        )
+        outcome = outcome if text is None else SUCCESS
+        return AttackResult(outcome, text, distance, verification, target.queries, target.votes)
 
 
 class _Search:
@@ -128,16 +115,15 @@ class _Search:
 
     def __init__(self, attack: AdaptiveAttack, tokens: Tokens, label: int, budget: int | None) -> None:
         self.target, self.vocabulary, self.settings = attack.target, attack.vocabulary, attack.target.settings
-        self.original, self.label = tokens, label
-        self.threat = self.target.rule.threat
-        noise = self.target.rule.noise
-        self.size = self.settings.search_votes if noise.changes_inputs else 1
+        self.original, self.label, self.threat = tokens, label, self.target.plan.threat
+        self.size = self.settings.search_votes if self.target.noise.changes_inputs else 1
         largest = self.threat.largest(len(tokens))
         self.budget = max(LEAST_BUDGET, len(tokens)) if budget is None else budget
         self.budget = self.budget if largest is None else min(self.budget, largest)
         self.steps = 0
         self.support: FloatArray = np.zeros(len(tokens))
         self.words: list[Hashable] = []
+        self.rivals: list[int] = []
         self.checked = 0  # texts that were verified
         self.adversarial: tuple[Tokens, FreshVotes, int] | None = None
 
@@ -151,19 +137,20 @@ class _Search:
         self._try_plans()
         self._search(start, self.budget if self.adversarial is None else self.adversarial[2] - 1)
 
-    # Ranking
-
     def _ranked_tokens(self) -> FloatArray:
         """How much each token of the input speaks for the label, shape (tokens,)."""
         kept = self._noise(len(self.original))
         (sample,) = self.target.samples([(self.original, kept)], self.label)
-        order = np.argsort(-self.target.counts(sample.answers), kind="stable")
+        order = np.argsort(-np.bincount(sample.answers, minlength=self.target.classes), kind="stable")
         self.rivals = [int(number) for number in order if number != self.label][:2]
-        ranked = support(self.target.certifier, self.original, self.label, self.rivals)
-        return self._influence(kept, sample) if ranked is None else ranked
-
-    def _influence(self, kept: BoolArray, sample: CopyAnswers) -> FloatArray:
-        """For a model that only votes: the share for the label where a token is kept, minus where it is not."""
+        distinct = {token: place for place, token in enumerate(dict.fromkeys(self.original))}
+        if not distinct:
+            return np.zeros(0)
+        scores = model_scores(self.target.certifier, list(distinct))
+        if scores is not None:
+            lead = scores[:, self.label] - np.max([scores[:, rival] for rival in self.rivals], axis=0)
+            return np.array([lead[distinct[token]] for token in self.original])
+        # The model only votes: the share for the label where a token is kept, minus where it is not.
         votes = (sample.answers == self.label).astype(np.float64)
         number = kept.sum(axis=0)
         others = len(kept) - number
@@ -184,8 +171,6 @@ class _Search:
         measured = self._measure_edits(start, [Edit(operation, place, word) for word in words])
         return [words[number] for number in sorted(range(len(words)), key=measured.__getitem__)]
 
-    # Comparisons
-
     def _noise(self, length: int) -> BoolArray:
         return self.target.draw(self.original, length, self.size, f"step {self.steps}")
 
@@ -199,7 +184,7 @@ class _Search:
     def _measured(self, sample: CopyAnswers, rest: CopyAnswers | None = None) -> Measured:
         """Votes on the copies that an edit changed, together with those on the rest."""
         samples = [sample] if rest is None else [sample, rest]
-        counts = sum((self.target.counts(part.answers) for part in samples), start=np.zeros(self.target.classes))
+        counts = np.bincount(np.concatenate([part.answers for part in samples]), minlength=self.target.classes)
         margins = [part.margins for part in samples if part.margins is not None]
         score = float(np.concatenate(margins).mean()) if margins and sum(map(len, margins)) else 0.0
         return self.target.margin(counts, self.label), score
@@ -212,7 +197,9 @@ class _Search:
         """
         self.steps += 1
         kept = self._noise(len(draft.tokens))
-        new = self._new_tokens(len(draft.tokens))
+        rng = stream(self.settings.seed, content_key(self.original), f"attack new {self.steps}")
+        # the copies in which an inserted token is kept
+        new = rng.random(self.size) >= self.target.noise.share_removed(len(draft.tokens) + 1)
         (base,) = self.target.samples([(draft.tokens, kept)], self.label)
         copies, changed = [], []
         for edit in edits:
@@ -222,16 +209,12 @@ class _Search:
         samples = self.target.samples(copies, self.label)
         return [self._measured(sample, base.take(~rows)) for sample, rows in zip(samples, changed, strict=True)]
 
-    def _new_tokens(self, length: int) -> BoolArray:
-        """In which copies an inserted token is kept, shape (copies,)."""
-        rng = stream(self.settings.seed, content_key(self.original), f"attack new {self.steps}")
-        return np.asarray(rng.random(self.size) >= self.target.rule.noise.share_removed(length + 1))
-
-    # Plans of many edits
-
     def _try_plans(self) -> None:
         """Compare plans of 1, 2, 3, 4, 6, ... edits of one kind, and narrow down the two that need the fewest."""
-        sizes, plans = _sizes(self.budget), list(self._plans())
+        sizes, plans = [1, 2, 3], list(self._plans())
+        while sizes[-1] < self.budget:
+            sizes.append(4 if sizes[-1] == 3 else sizes[-2] * 2)
+        sizes = [*(size for size in sizes if size < self.budget), self.budget]
         lost: dict[int, list[int]] = {}  # the sizes at which the label loses, by the number of the plan
         for number, size in self._losing([(number, size) for number in range(len(plans)) for size in sizes], plans):
             lost.setdefault(number, []).append(size)
@@ -250,7 +233,7 @@ class _Search:
         return [choice for choice, (margin, _) in zip(choices, measured, strict=True) if margin < 0]
 
     def _plans(self) -> Iterator[Plan]:
-        """Functions from a number of edits to the text after so many edits of one kind."""
+        """Functions from a number of edits to the text after this many edits of one kind."""
         order = np.argsort(-self.support, kind="stable").tolist()
         tokens, at = self.original, order[0] if order else 0
 
@@ -273,8 +256,6 @@ class _Search:
         if self.threat.deletes:
             yield deleted
 
-    # Step by step
-
     def _search(self, draft: Draft, depth: int) -> None:
         """Greedy search of up to ``depth`` edits."""
         seen = {draft.tokens}
@@ -292,17 +273,17 @@ class _Search:
 
     def _moves(self, draft: Draft) -> list[Edit]:
         """The edits that a step compares: of the tokens that speak most for the label, with the best words."""
-        places = [place for place, origin in enumerate(draft.origins) if origin >= 0]
-        places.sort(key=lambda place: -self.support[draft.origins[place]])
-        places = places[: self.settings.positions]
+        positions = [place for place, origin in enumerate(draft.origins) if origin >= 0]
+        positions.sort(key=lambda place: -self.support[draft.origins[place]])
+        positions = positions[: self.settings.positions]
         words = self.words[: self.settings.words]
         edits = []
         if self.threat.substitutes:
-            edits += [Edit("sub", at, word) for at in places for word in words if word != draft.tokens[at]]
+            edits += [Edit("sub", at, word) for at in positions for word in words if word != draft.tokens[at]]
         if self.threat.inserts:
-            edits += [Edit("ins", places[0] if places else 0, word) for word in words]
+            edits += [Edit("ins", positions[0] if positions else 0, word) for word in words]
         if self.threat.deletes:
-            edits += [Edit("del", at) for at in places]
+            edits += [Edit("del", at) for at in positions]
         return edits
 
     def _verified(self, tokens: Tokens) -> bool:
@@ -323,14 +304,6 @@ class _Search:
         return True
 
 
-def _sizes(budget: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, ... and the budget."""
-    sizes = [1, 2, 3]
-    while sizes[-1] < budget:
-        sizes.append(4 if sizes[-1] == 3 else sizes[-2] * 2)
-    return [size for size in sizes if size < budget] + [budget]
-
-
 def _copies(draft: Draft, edit: Edit, kept: BoolArray) -> tuple[Tokens, BoolArray]:
     """The copies of an edited text that keep the token in question; a deleted token is one that is never kept."""
     if edit.operation == "del":
@@ -342,41 +315,19 @@ def _copies(draft: Draft, edit: Edit, kept: BoolArray) -> tuple[Tokens, BoolArra
     return draft.edited(edit).tokens, kept
 
 
-# Words
-
-
+@dataclass(frozen=True)
 class Vocabulary:
-    """Words with their scores for every class.
+    """Words, most frequent first, with their scores for every class."""
 
-    Attributes:
-        words: the words, most frequent first.
-        scores: shape (words, classes); a word with a higher score speaks more for the class.
-    """
-
-    def __init__(self, words: Sequence[Hashable], scores: FloatArray) -> None:
-        if not len(words):
-            raise ValueError("the vocabulary of an attack must hold at least one word, got none")
-        self.words, self.scores = list(words), scores
-
-    def __len__(self) -> int:
-        return len(self.words)
+    words: Sequence[Hashable]
+    # shape (words, classes); a word with a higher score speaks more for the class
+    scores: FloatArray = field(compare=False)  # the same words of a run have the same scores
 
     def against(self, label: int, rivals: Sequence[int], count: int) -> list[Hashable]:
         """The ``count`` words that speak most for a rival and against the label, best first."""
         lead = np.max([self.scores[:, rival] - self.scores[:, label] for rival in rivals], axis=0)
         order = np.argsort(-lead, kind="stable")[:count]
         return [self.words[place] for place in order]
-
-
-def support(certifier: Certifier, tokens: Tokens, label: int, rivals: Sequence[int]) -> FloatArray | None:
-    """How much each token speaks for the label against the rivals, shape (tokens,); None if the model only votes."""
-    distinct = list(dict.fromkeys(tokens))
-    scores = model_scores(certifier, distinct) if distinct else np.zeros((0, len(certifier.base.classes_ or [])))
-    if scores is None:
-        return None
-    lead = scores[:, label] - np.max([scores[:, rival] for rival in rivals], axis=0)
-    places = {token: place for place, token in enumerate(distinct)}
-    return np.array([lead[places[token]] for token in tokens])
 
 
 def learn_vocabulary(certifier: Certifier, texts: Iterable[tuple[Tokens, Any]]) -> Vocabulary:
@@ -386,7 +337,7 @@ def learn_vocabulary(certifier: Certifier, texts: Iterable[tuple[Tokens, Any]]) 
         certifier: the engine of the model.
         texts: the tokens and the label of every text; a label that is None or unknown counts for no class.
     """
-    classes = list(certifier.base.classes_ or [])
+    classes = list(certifier.classes)
     counted: Counter[Hashable] = Counter()
     by_class: list[Counter[Hashable]] = [Counter() for _ in classes]
     for tokens, label in texts:
@@ -395,9 +346,10 @@ def learn_vocabulary(certifier: Certifier, texts: Iterable[tuple[Tokens, Any]]) 
         if label in classes:
             by_class[classes.index(label)].update(occurring)
     words = sorted(counted, key=lambda word: (-counted[word], repr(word)))
-    frequent = [word for word in words if counted[word] >= LEAST_COUNT] or words
-    frequent = frequent[:MOST_WORDS]
-    scores = model_scores(certifier, frequent) if frequent else None
+    frequent = ([word for word in words if counted[word] >= LEAST_COUNT] or words)[:MOST_WORDS]
+    if not frequent:
+        raise ValueError("the vocabulary of an attack must hold at least one word, got none")
+    scores = model_scores(certifier, frequent)
     if scores is not None:
         return Vocabulary(frequent, scores)
     table = np.array([[counts[word] for counts in by_class] for word in frequent], dtype=np.float64) + 0.5
@@ -406,7 +358,7 @@ def learn_vocabulary(certifier: Certifier, texts: Iterable[tuple[Tokens, Any]]) 
 
 def vocabulary_of(certifier: Certifier, source: Source) -> Vocabulary:
     """The vocabulary of a data file; a label that the model does not know counts for no class."""
-    label_map = LabelMap(certifier.base.classes_ or [])
+    label_map = LabelMap(certifier.classes)
 
     def texts() -> Iterator[tuple[Tokens, Any]]:
         for row in source.rows():
@@ -419,21 +371,58 @@ def vocabulary_of(certifier: Certifier, source: Source) -> Vocabulary:
     return learn_vocabulary(certifier, texts())
 
 
+def paddings_of(certifier: Certifier, source: Source, settings: AttackSettings) -> dict[int, list[Tokens]]:
+    """What a padding attack writes around texts of each class, by its number: three kinds of text of other classes.
+
+    A salad of the words that are at least twice as frequent in other classes, as frequent as there; whole texts of a
+    data file; and a single word: the worst one that the model knows, or else the least frequent one in the class.
+    """
+    unit, label_map, most = certifier.unit, LabelMap(certifier.classes), settings.padding
+    by_class: list[list[Tokens]] = [[] for _ in certifier.classes]
+    for row in source.rows():
+        if isinstance(row, Row) and row.label is not None:
+            with suppress(ValueError):
+                by_class[list(certifier.classes).index(label_map(row.label))].append(unit.split(row.text))
+    counts = [Counter(chain.from_iterable(texts)) for texts in by_class]
+    rng, found = np.random.Generator(np.random.Philox(settings.seed)), {}
+    for label, own in enumerate(counts):
+        texts = [text for other, each in enumerate(by_class) if other != label for text in each]
+        others = Counter(chain.from_iterable(texts))
+        if not others:
+            raise ValueError(f"{source.name}: holds no text of another class than {certifier.classes[label]}")
+        odds = {word: (n / others.total()) / ((own[word] + 0.5) / (own.total() + 1)) for word, n in others.items()}
+        friendly = [word for word, ratio in odds.items() if ratio > 2] or [max(odds, key=lambda word: odds[word])]
+        shares = np.array([others[word] for word in friendly]) / sum(others[word] for word in friendly)
+        rivals = (number for number in range(len(counts)) if number != label)
+        known = [word for rival in rivals if (word := certifier.oracle.worst_token(label, rival, unit)) is not None]
+        order = rng.permutation(len(texts)).tolist()
+        whole = list(islice(chain.from_iterable(texts[place] for place in cycle(order)), most))
+        found[label] = [
+            tuple(friendly[place] for place in rng.choice(len(friendly), most, p=shares)),
+            tuple(whole),
+            tuple((known or [max(odds, key=lambda word: odds[word])])[:1] * most),
+        ]
+    return found
+
+
+def padded(text: Any, padding: Tokens, unit: Unit, *, glued: bool) -> Any:
+    """The text between two copies of the padding; ``glued`` leaves out the white space between words."""
+    around = unit.join(padding)
+    return ("" if glued or unit.kind != "word" else " ").join((around, text, around))
+
+
 def model_scores(certifier: Certifier, words: Sequence[Hashable]) -> FloatArray | None:
     """What a single word adds to the scores of an empty copy, shape (words, classes); None if the model only votes."""
     tables = []
     for start in range(0, len(words), CHUNK):
         chunk = tuple(words[start : start + CHUNK])
         kept = np.eye(len(chunk) + 1, len(chunk), dtype=np.bool_)  # the last copy is empty
-        scored = certifier.base.copy_scores([Request(certifier.prepare_tokens(chunk, "the vocabulary"), kept)])
+        scored = certifier.oracle.copy_scores([Request(certifier.prepare_tokens(chunk, "the vocabulary"), kept)])
         if scored is None:
             return None
         table = np.asarray(scored[0], dtype=np.float64)
         tables.append(table[:-1] - table[-1])
     return np.concatenate(tables)
-
-
-# Distances
 
 
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable], ops: str | Sequence[str] = "edit") -> float:

@@ -8,59 +8,58 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.adaptive import AdaptiveAttack, Vocabulary, edit_distance, vocabulary_of
+from adaptdel.attacks.adaptive import AdaptiveAttack, edit_distance, padded, paddings_of, vocabulary_of
 from adaptdel.attacks.outcomes import (
     ERROR,
     FAILURE,
     OUTCOMES,
     SKIPPED,
     SUCCESS,
+    TIMEOUT,
     AttackRecord,
     attempt,
     measure_attack,
     robustness_curves,
 )
-from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_of
+from adaptdel.attacks.target import Target, TimeLimitReached
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
-from adaptdel.classifiers.base import stable_repr
+from adaptdel.certification.evidence import Plan
 from adaptdel.core.checks import check_choice, check_fields
+from adaptdel.core.plain import from_plain, to_plain
+from adaptdel.core.threat import Threat
 from adaptdel.files import check_regular, parse_object, read_json, write_json, write_text
+from adaptdel.models.estimator import TextEstimator
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, EngineSettings, ModelSource, Task, Work, start_engine
-from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
-from adaptdel.runs.manifest import check_data_and_sessions, session, timestamp
-from adaptdel.runs.records import label_text
+from adaptdel.runs.inputs import DataFacts, LabelMap, RunInput, Source, inputs
+from adaptdel.runs.manifest import ModelFacts, Session, session, timestamp
 from adaptdel.runs.storage import run_folder
 from adaptdel.settings import ATTACK, AttackSettings
 from adaptdel.store import Store, check_same_job, delete_store, read_records
-from adaptdel.text.units import Tokens, Unit, check_unit
+from adaptdel.text.data import label_text
+from adaptdel.text.units import Tokens, Unit
 
-ADAPTIVE = "adaptive"
-RECIPES = (ADAPTIVE, *TEXTATTACK)
+ADAPTIVE, PADDING = "adaptive", "padding"
+RECIPES = (ADAPTIVE, PADDING, *TEXTATTACK)
 TEXT_UNITS = ("word", "char")
 MANIFEST, RECORDS, STORE = "manifest.json", "attacks.jsonl", "unfinished.sqlite"
-FORMAT = "adaptdel attack 1"
-_JOB = {"kind": "attack"}
-_SAME = ("recipe", "model_hash", "noise", "unit", "ops", "threshold", "settings", "data", "vocabulary", "parts")
+FORMAT = "adaptdel attack 2"
 _FIELDS = {
     "id": "a text?", "row": "an integer", "truth": "a text", "answer": "a text", "outcome": "a text",
     "length": "an integer", "radius": "an integer", "queries": "an integer", "votes": "an integer",
     "seconds": "a number", "words_changed": "an integer?", "distance": "an integer?", "text": "a text?",
     "answer_after": "a text?", "verified": "true or false?", "covered": "true or false?",
-}  # fmt: skip
-_KINDS = {
-    "recipe": "a text", "model": "an object", "data": "an object", "settings": "an object", "parts": "an object",
-    "sessions": "a list", "finished": "a text?", "noise": "an object?", "method": "a text?",
 }  # fmt: skip
 _ERROR_FIELDS = {name: _FIELDS[name] for name in ("id", "row", "truth", "outcome")} | {"problem": "a text"}
 
@@ -69,78 +68,68 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class AttackJob:
-    """A data set to attack.
+    """A data set to attack."""
 
-    Attributes:
-        model: the folder of the model.
-        source: the data, with labels.
-        out: the folder of the run; an unfinished run is resumed.
-        recipe: the attack, one of `RECIPES`.
-        settings: limits of the attack.
-        ops: the operations that are certified and that the adaptive attack uses; None for the model's.
-        vocabulary: texts whose words the adaptive attack writes; None for those of the data.
-        parts: folders or names of the parts of a recipe.
-        engine: where to attack: in this process, in local workers or on a Ray cluster.
-    """
-
-    model: Path
-    source: Source
-    out: Path
-    recipe: str = ADAPTIVE
-    settings: AttackSettings = ATTACK
-    ops: str | None = None
-    vocabulary: Source | None = None
-    parts: dict[str, str] = field(default_factory=dict)
-    engine: EngineSettings = ENGINE
+    model: Path  # the folder of the model
+    source: Source  # the data, with labels
+    out: Path  # the folder of the run; an unfinished run is resumed
+    recipe: str = ADAPTIVE  # one of `RECIPES`
+    settings: AttackSettings = ATTACK  # limits of the attack
+    ops: Threat | None = None  # that are certified and that the adaptive attack uses; None for the model's
+    vocabulary: Source | None = None  # texts of which the attack knows the words; None for those of the data
+    parts: dict[str, str] = field(default_factory=dict)  # folders or names of the parts of a recipe
+    engine: EngineSettings = ENGINE  # where to attack: in this process, in local workers or on a Ray cluster
 
     def __post_init__(self) -> None:
         check_choice("recipe", self.recipe, RECIPES)
         for part in self.parts:
             check_choice(f"a part of the recipe {self.recipe!r}", part, USED_PARTS.get(self.recipe, ()))
-        if self.vocabulary is not None and self.recipe != ADAPTIVE:
-            raise ValueError(f"vocabulary is only for the recipe {ADAPTIVE!r}, got {self.recipe!r}")
+        if self.vocabulary is not None and self.recipe not in (ADAPTIVE, PADDING):
+            raise ValueError(f"vocabulary is only for the recipes {ADAPTIVE} and {PADDING}, got {self.recipe!r}")
 
 
 class InputAttack:
     """Attack one input after the other by one of `RECIPES`, with a certificate for each.
 
-    ``words`` are what the adaptive attack writes, ``parts`` are of a recipe of TextAttack.
+    ``words`` are what the adaptive attack or the padding attack writes, ``parts`` are of a recipe of TextAttack.
     """
 
-    def __init__(self, target: Target, recipe: str, words: Vocabulary | None, parts: Mapping[str, str]) -> None:
-        self.target = target
+    def __init__(self, target: Target, recipe: str, words: Any, parts: Mapping[str, str]) -> None:
+        self.target, self.pads = target, recipe == PADDING
         self.attack: Callable[[str, Tokens, int], AttackRecord]
-        if recipe != ADAPTIVE:
+        if self.pads:
+            self.attack = partial(_padding, target, words)
+        elif recipe != ADAPTIVE:
             if target.unit.kind != "word":
                 raise ValueError(f"recipes of TextAttack edit words, got a model whose unit is {target.unit.kind!r}")
             self.attack = TextAttackAttacker(target, recipe, parts)
-        elif isinstance(target, ExactTarget):
-            if target.model.base_classifier().ngram > 1:
-                raise ValueError(
-                    "the adaptive attack needs a model whose single tokens have scores, got one of runs of tokens"
-                )
-            self.attack = partial(_counterexample, target)
-        else:
-            assert isinstance(target, SmoothedTarget)
+        elif target.noise is not None:
             assert words is not None
             self.attack = partial(_adaptive, AdaptiveAttack(target, words))
+        elif target.oracle.known_tokens() is not None:
+            self.attack = partial(_counterexample, target)
+        else:
+            raise ValueError(
+                "the adaptive attack needs a model whose noisy copies vote, or one that knows the effect of single "
+                f"tokens, got neither: choose another recipe, such as {TEXTATTACK[0]}"
+            )
 
     def __call__(self, run_input: RunInput) -> AttackRecord:
         """The record of an input: the outcome, the certificate, the attacked text and its true edit distance."""
-        target = self.target
+        target, ops = self.target, self.target.plan.ops
         label = target.labels.index(run_input.label)
-        answer, radius = target.certify(run_input.text, f"row {run_input.row}")
+        (certificate,) = target.certificates([run_input.text], f"row {run_input.row}")
+        radius = certificate.padded_radius if self.pads else certificate.radius
         tokens = target.unit.split(run_input.text)
         started = time.perf_counter()
         target.begin()
-        record = self.attack(run_input.text, tokens, label)
-        record |= {
+        record = self.attack(run_input.text, tokens, label) | {
             "id": run_input.id,
             "row": run_input.row,
             "truth": label_text(run_input.label),
-            "answer": label_text(target.labels[answer]),
+            "answer": label_text(certificate.label),
             "length": len(tokens),
-            "radius": radius if answer == label else -1,
+            "radius": radius if certificate.answer == label else -1,
             "seconds": time.perf_counter() - started,
             "distance": None,
             "answer_after": None,
@@ -148,7 +137,7 @@ class InputAttack:
         }
         if record["outcome"] == SUCCESS:
             attacked = target.unit.split(record["text"])
-            distance = edit_distance(tokens, attacked, target.ops)
+            distance = 0 if self.pads else edit_distance(tokens, attacked, ops)  # padding is no edit
             checked = target.verify(attacked, label, phase="confirm")
             record["covered"] = distance != inf
             record["distance"] = int(distance if record["covered"] else edit_distance(tokens, attacked))
@@ -163,24 +152,40 @@ def _adaptive(attack: AdaptiveAttack, text: str, tokens: Tokens, label: int) -> 
     if target.verify(tokens, label, phase="clean").changed:
         return attempt(SKIPPED, queries=1, votes=target.votes)
     result = attack(tokens, label)
+    spent = {"queries": result.queries, "votes": result.votes}
     if result.tokens is None:
-        return attempt(result.outcome, queries=result.queries, votes=result.votes)
-    return attempt(
-        result.outcome,
-        queries=result.queries,
-        votes=result.votes,
-        text=target.unit.join(result.tokens),
-        words_changed=result.distance,
-        verified=True,  # by fresh votes, within the attack
-    )
+        return attempt(result.outcome, **spent)
+    text = target.unit.join(result.tokens)
+    # fresh votes have verified it, within the attack
+    return attempt(result.outcome, **spent, text=text, words_changed=result.distance, verified=True)
 
 
-def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) -> AttackRecord:
-    """The closest text with another answer that the tokens of an additive classifier make."""
-    certificate = target.certificate(text)
+def _padding(
+    target: Target, paddings: Mapping[int, Sequence[Tokens]], text: str, tokens: Tokens, label: int
+) -> AttackRecord:
+    """The shortest padding, of 10 words, 100, 1,000 and so on, that changes the answer."""
+    if target.verify(tokens, label, phase="clean").changed:
+        return attempt(SKIPPED, queries=1, votes=target.votes)
+    longest = target.settings.padding
+    sizes = [*(10**power for power in range(1, len(str(longest))) if 10**power < longest), longest]
+    try:
+        for size, padding, glued in product(sizes, paddings[label], (False, True)):
+            attacked = padded(text, padding[:size], target.unit, glued=glued)
+            is_changed = target.query([attacked])[0].argmax() != label
+            if is_changed and target.verify(target.unit.split(attacked), label).changed:
+                spent = {"queries": target.queries, "votes": target.votes}
+                return attempt(SUCCESS, **spent, text=attacked, words_changed=2 * size, verified=True)
+    except TimeLimitReached:
+        return attempt(TIMEOUT, queries=target.queries, votes=target.votes)
+    return attempt(FAILURE, queries=target.queries, votes=target.votes)
+
+
+def _counterexample(target: Target, text: str, tokens: Tokens, label: int) -> AttackRecord:
+    """The closest text with another answer, where the model knows it."""
+    (certificate,) = target.certificates([text])
     if certificate.answer != label:
         return attempt(SKIPPED, queries=1)
-    known, budget = target.against_known(certificate), target.settings.budget
+    known, budget = target.oracle.against_known(certificate), target.settings.budget
     attacked = known.counterexample() if budget is None or known.radius < budget else None
     if attacked is None:
         return attempt(FAILURE, queries=1)
@@ -196,7 +201,7 @@ class AttackTask(Task):
 
     recipe: str = ADAPTIVE  # one of `RECIPES`
     settings: AttackSettings = ATTACK  # limits of the attack
-    words: Vocabulary | None = None  # what the adaptive attack writes
+    words: Any = None  # what the adaptive attack or the padding attack writes
     parts: Mapping[str, str] = field(default_factory=dict)  # of a recipe of TextAttack
     attack: InputAttack | None = None  # what to attack with in this process; None in workers
 
@@ -205,14 +210,13 @@ class AttackTask(Task):
         attack = self.attack
         if attack is None:
             assert self.source is not None
-            target = target_of(self.source.load(), self.settings)
+            target = Target(self.source.load().certifier(), self.settings)
             attack = InputAttack(target, self.recipe, self.words, self.parts)
         return partial(map, attack)
 
     def failed(self, item: Any, reason: str) -> AttackRecord:
         """A record that states the problem."""
-        problem = {"outcome": ERROR, "problem": reason}
-        return {"id": item.id, "row": item.row, "truth": label_text(item.label), **problem}
+        return {"id": item.id, "row": item.row, "truth": label_text(item.label), "outcome": ERROR, "problem": reason}
 
     def paths(self) -> tuple[Path, ...]:
         """The folder of the model, and the parts that are files or folders here."""
@@ -227,17 +231,43 @@ class AttackTask(Task):
 
 
 @dataclass(frozen=True)
+class AttackManifest:
+    """What a run of attacks is; `adaptdel.runs.manifest.Manifest` and `AttackJob` document the fields."""
+
+    recipe: str
+    model_hash: str
+    unit: dict[str, Any] | None
+    classes: list[Any]
+    plan: Plan
+    settings: AttackSettings
+    model: ModelFacts
+    data: DataFacts
+    vocabulary: DataFacts | None
+    parts: dict[str, str]
+    started: str
+    sessions: list[Session] = field(default_factory=list)
+    finished: str | None = None
+    totals: dict[str, Any] | None = None
+    format: str = FORMAT
+
+    def job(self) -> dict[str, Any]:
+        """What a run can only be resumed with."""
+        names = ("recipe", "model_hash", "unit", "plan", "settings", "data", "vocabulary", "parts")
+        return {name: to_plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True)
 class AttackRun:
     """The manifest and the records of a run, finished or not."""
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: AttackManifest
     records: list[AttackRecord]
 
     @property
     def finished(self) -> bool:
         """Whether every input was attacked."""
-        return self.manifest["finished"] is not None
+        return self.manifest.finished is not None
 
     @property
     def measures(self) -> dict[str, Any]:
@@ -261,19 +291,15 @@ def read_attack_run(folder: Path) -> AttackRun:
     """Read a run of attacks; ValueError says what is wrong with it."""
     path = folder / MANIFEST
     try:
-        manifest = read_json(path, "the manifest of a run of attacks")
+        values = read_json(path, "the manifest of a run of attacks")
         check_regular(folder)
+        check_choice("format", values.get("format"), (FORMAT,))
+        manifest = from_plain(AttackManifest, values)
     except OSError as error:
         raise ValueError(f"{folder}: not a run of attacks: {path.name} cannot be read ({error.strerror})") from None
-    try:
-        check_choice("format", manifest.get("format"), (FORMAT,))
-        check_fields(manifest, _KINDS)
-        check_fields(manifest["model"], {"path": "a text"})
-        check_fields(manifest["parts"], dict.fromkeys(manifest["parts"], "a text"))
-        check_data_and_sessions(manifest)
     except ValueError as error:
         raise ValueError(f"{path}: not the manifest of a run of attacks: {error}") from None
-    if manifest["finished"] is None:
+    if manifest.finished is None:
         records = [record for _, record in read_records(folder / STORE)] if (folder / STORE).exists() else []
         return AttackRun(folder, manifest, records)
     try:
@@ -281,43 +307,50 @@ def read_attack_run(folder: Path) -> AttackRun:
         lines = (folder / RECORDS).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{folder / RECORDS}: cannot be read: {error}") from None
-    return AttackRun(folder, manifest, [_checked(line, n, folder / RECORDS) for n, line in enumerate(lines, start=1)])
-
-
-def _checked(line: str, number: int, path: Path) -> AttackRecord:
-    """The record on a line of a file."""
-    try:
-        record = parse_object(line, finite=True)
-        check_fields(record, _ERROR_FIELDS if record.get("outcome") == ERROR else _FIELDS)
-        check_choice("outcome", record["outcome"], (*OUTCOMES, ERROR))
-    except ValueError as error:
-        raise ValueError(f"{path}, line {number}: not a record of an attack: {error}") from None
-    return record
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = parse_object(line, finite=True)
+            check_fields(record, _ERROR_FIELDS if record.get("outcome") == ERROR else _FIELDS)
+            check_choice("outcome", record["outcome"], (*OUTCOMES, ERROR))
+        except ValueError as error:
+            raise ValueError(f"{folder / RECORDS}, line {number}: not a record of an attack: {error}") from None
+        records.append(record)
+    return AttackRun(folder, manifest, records)
 
 
 def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any = "auto") -> AttackRun:
     """Attack a sample of a data file, or resume an unfinished run; a finished run is returned as it is."""
-    if not (job.model / "adaptdel.json").exists():
-        raise ValueError(f"{job.model}: not the folder of a model: adaptdel train writes one")
     model_source = ModelSource(job.model, {} if job.ops is None else {"ops": job.ops})
-    model = model_source.load()
-    unit = check_unit(model.unit)
-    if unit.kind not in TEXT_UNITS:
-        raise ValueError(
-            f"{job.model}: the model must be a classifier of texts to be attacked, got one whose unit is {unit.kind!r}"
-        )
-    target = target_of(model, job.settings)
-    if isinstance(target, ExactTarget) and job.vocabulary is not None:
-        raise ValueError(
-            "vocabulary has no meaning for an additive model, whose weights name the worst words: leave it out"
-        )
-    manifest = _new_manifest(job, model)
-    chosen = draw_inputs(job.source, LabelMap(target.labels), unit, job.settings, note)
-    words = None
-    if isinstance(target, SmoothedTarget) and job.recipe == ADAPTIVE:
+    model: TextEstimator = model_source.load()
+    target = Target(model.certifier(), job.settings)
+    if target.unit.kind not in TEXT_UNITS:
+        raise ValueError(f"{job.model}: the model must be one of texts, got one whose unit is {target.unit.kind!r}")
+    if job.vocabulary is not None and target.noise is None and job.recipe == ADAPTIVE:
+        raise ValueError("vocabulary has no meaning for a model without noisy copies: leave it out")
+    manifest = AttackManifest(
+        recipe=job.recipe,
+        model_hash=target.certifier.fingerprint,
+        unit=target.unit.to_dict(),
+        classes=target.labels,
+        plan=target.plan,
+        settings=job.settings,
+        model=ModelFacts.of(str(job.model), model),
+        data=job.source.facts(),
+        vocabulary=None if job.vocabulary is None else job.vocabulary.facts(),
+        parts=dict(job.parts),
+        started=timestamp(),
+    )
+    protected = target.plan.protected if job.recipe == PADDING else None
+    only = None if protected is None else target.labels[protected]
+    chosen = draw_inputs(job.source, LabelMap(target.labels), target.unit, job.settings, note, only)
+    words: Any = None
+    if job.recipe == PADDING:
+        words = paddings_of(target.certifier, job.vocabulary or job.source, job.settings)
+    elif target.noise is not None and job.recipe == ADAPTIVE:
         words = vocabulary_of(target.certifier, job.vocabulary or job.source)
     attack = InputAttack(target, job.recipe, words, job.parts)  # before anything is written: a part may be missing
-    model_source = replace(model_source, fingerprint=manifest["model_hash"])
+    model_source = replace(model_source, fingerprint=manifest.model_hash)
     local = None if job.engine.is_distributed else attack
     task = AttackTask(model_source, job.recipe, job.settings, words, job.parts, local)
     del model, target, attack  # each worker loads its own
@@ -326,14 +359,13 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
 
 
 def _run(
-    job: AttackJob, manifest: dict[str, Any], chosen: list[RunInput], task: AttackTask, note: Note, progress: Any
+    job: AttackJob, manifest: AttackManifest, chosen: list[RunInput], task: AttackTask, note: Note, progress: Any
 ) -> AttackRun:
     """Attack what is left in a folder that is locked."""
     records: dict[int, AttackRecord] = {}
     if (job.out / MANIFEST).exists():
         old = read_attack_run(job.out)
-        known, asked = ({name: values.get(name) for name in _SAME} for values in (old.manifest, manifest))
-        check_same_job(job.out, known, asked, "choose another folder for --out")
+        check_same_job(job.out, old.manifest.job(), manifest.job(), "choose another folder for --out")
         manifest = old.manifest
         if old.finished:
             delete_store(job.out / STORE)  # of a process that was killed after it had written everything
@@ -342,15 +374,14 @@ def _run(
         records = {record["row"]: record for record in old.records if record["outcome"] != ERROR}
     left = [run_input for run_input in chosen if run_input.row not in records]
     report = reporter(progress, "inputs")
-    # the engine is the first: if it cannot start, nothing is written
+    # the engine comes first: if it cannot start, nothing is written
     with start_engine(job.engine) if left else nullcontext() as engine:
-        manifest["sessions"] = [*manifest["sessions"], session(job.engine, len(chosen))]
-        write_json(job.out / MANIFEST, manifest)
+        manifest = replace(manifest, sessions=[*manifest.sessions, session(job.engine, len(chosen))])
+        write_json(job.out / MANIFEST, to_plain(manifest))
         if engine is not None and engine.description is not None:
             note(engine.description)
-        results = nullcontext(()) if engine is None else closing(engine.map(task, left, len(left)))
-        with Store(job.out / STORE, _JOB) as store, results as attacked:
-            for record in attacked:
+        with Store(job.out / STORE, {"kind": "attack"}) as store:
+            for record in () if engine is None else engine.map(task, left, len(left)):
                 if record["outcome"] == ERROR:
                     note(f"row {record['row']}: {record['problem']}: it is left out of all measures")
                 store.put(record["row"], record)
@@ -359,20 +390,24 @@ def _run(
                     report(len(records), len(chosen))
             ordered = [records[run_input.row] for run_input in chosen]
             store.flush()
-            lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
-            write_text(job.out / RECORDS, lines)
-            manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
-            write_json(job.out / MANIFEST, manifest)
+            write_text(job.out / RECORDS, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in ordered))
+            manifest = replace(manifest, totals=measure_attack(ordered), finished=timestamp())
+            write_json(job.out / MANIFEST, to_plain(manifest))
             store.delete()
     return AttackRun(job.out, manifest, ordered)
 
 
 def draw_inputs(
-    source: Source, label_map: LabelMap, unit: Unit, settings: AttackSettings, note: Note
+    source: Source, label_map: LabelMap, unit: Unit, settings: AttackSettings, note: Note, only: Any = None
 ) -> list[RunInput]:
-    """A random sample of the labelled inputs with words, in the order of the data."""
+    """A random sample of the labelled inputs with words, in the order of the data; ``only`` those of a class, if given.
+
+    Nobody pads a text to get it flagged: of a model that protects a class, only the texts of this class are padded.
+    """
     rows = inputs(source, label_map, None)
-    labelled = [row for row in rows if isinstance(row, RunInput) and row.label is not None]
+    labelled = [
+        row for row in rows if isinstance(row, RunInput) and row.label is not None and only in (None, row.label)
+    ]
     usable = [row for row in labelled if unit.split(row.text)]
     if not usable:
         raise ValueError(
@@ -382,25 +417,3 @@ def draw_inputs(
         note(f"{source.name}: {wordless} texts without words are left out")
     order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
     return [usable[place] for place in sorted(order.tolist())]
-
-
-def _new_manifest(job: AttackJob, model: Any) -> dict[str, Any]:
-    stated, base = model.run_settings(), model.base_classifier()
-    return {
-        "format": FORMAT,
-        "recipe": job.recipe,
-        "model": {"path": str(job.model), "base": stable_repr(base)},
-        "method": stated.get("method", (getattr(model, "training_", None) or {}).get("method")),
-        "model_hash": base.fingerprint(),
-        "unit": check_unit(model.unit).to_dict(),
-        "classes": list(base.classes_ or []),
-        **{name: stated[name] for name in ("noise", "ops", "threshold", "alpha")},
-        "settings": asdict(job.settings),
-        "data": job.source.identity(),
-        "vocabulary": None if job.vocabulary is None else job.vocabulary.identity(),
-        "parts": dict(job.parts),
-        "started": timestamp(),
-        "finished": None,
-        "sessions": [],
-        "totals": None,
-    }

@@ -29,11 +29,6 @@ def is_verified(record: AttackRecord) -> bool:
     return record["outcome"] == SUCCESS and bool(record["verified"])
 
 
-def gap(record: AttackRecord) -> int:
-    """The edits that certificate and attack leave open: 0 if the attack needed one more than the certified radius."""
-    return int(record["distance"]) - 1 - max(record["radius"], 0)
-
-
 def measure_attack(records: Sequence[AttackRecord]) -> dict[str, Any]:
     """The measures of an attack, in plain values.
 
@@ -49,7 +44,8 @@ def measure_attack(records: Sequence[AttackRecord]) -> dict[str, Any]:
     verified = [record for record in successes if is_verified(record)]
     covered = [record for record in verified if record["covered"]]
     survived = counts[FAILURE] + counts[TIMEOUT]
-    gaps = [gap(record) for record in covered]
+    # the edits that certificate and attack leave open: none if the attack needed one more than the certified radius
+    gaps = [record["distance"] - 1 - max(record["radius"], 0) if record["distance"] else 0 for record in covered]
     return {
         "inputs": len(records),
         **{outcome: counts[outcome] for outcome in OUTCOMES},
@@ -116,12 +112,12 @@ def robustness_curves(records: Sequence[AttackRecord]) -> list[dict[str, Any]]:
     ]
 
 
-def _with_interval(value: float, interval: Sequence[float]) -> str:
-    return f"{percent(value)} [{percent(interval[0])}, {percent(interval[1])}]"
-
-
 def _interval(interval: Sequence[float]) -> str:
     return f"[{percent(interval[0])}, {percent(interval[1])}]"
+
+
+def _with_interval(value: float, interval: Sequence[float]) -> str:
+    return f"{percent(value)} {_interval(interval)}"
 
 
 _SHORT = [partial(number, digits=digits) for digits in range(3)]

@@ -8,7 +8,7 @@ its code; here each part may come from a folder or a file. A part that cannot be
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -17,9 +17,8 @@ import numpy as np
 
 from adaptdel.attacks.outcomes import FAILURE, SKIPPED, SUCCESS, TIMEOUT, AttackRecord, attempt
 from adaptdel.attacks.target import Target, TimeLimitReached
-from adaptdel.certification.sampling import content_key
 from adaptdel.core.checks import FloatArray
-from adaptdel.text.units import Tokens
+from adaptdel.text.units import Tokens, content_key
 
 USED_PARTS = {
     "clare": ("masked_lm", "sentence_encoder", "tagger", "nltk_data"),
@@ -44,7 +43,7 @@ class TextAttackAttacker:
     def __init__(self, target: Target, recipe: str, parts: Mapping[str, str]) -> None:
         self.target = target
         import_textattack(parts.get("nltk_data"))
-        self.attack = BUILDERS[recipe](_goal(target), Parts(recipe, parts))
+        self.attack = composed(recipe, _goal(target), Parts(recipe, parts))
 
     def __call__(self, text: str, tokens: Tokens, label: int) -> AttackRecord:
         """Attack a text whose right answer is the class ``label``; all randomness depends on the text and the seed."""
@@ -76,127 +75,66 @@ def _goal(target: Target) -> Any:
     from textattack.models.wrappers import ModelWrapper
 
     class Wrapper(ModelWrapper):  # type: ignore[misc]
-        """The target as TextAttack calls it."""
-
         def __init__(self) -> None:
             self.model = target
 
         def __call__(self, texts: Sequence[str]) -> FloatArray:
-            """Scores that sum to 1: TextAttack applies no softmax."""
-            return target.query(texts)
+            return target.query(texts)  # which sum to 1: TextAttack applies no softmax
 
-    settings = target.settings
-    return UntargetedClassification(
-        Wrapper(), query_budget=settings.queries, model_batch_size=WHOLE_STEP, use_cache=True
-    )
+    limits = {"query_budget": target.settings.queries, "model_batch_size": WHOLE_STEP}
+    return UntargetedClassification(Wrapper(), **limits, use_cache=True)
 
 
-# Recipes
-
-
-def deepwordbug(goal: Any, parts: Parts) -> Any:
-    """DeepWordBug: letters of important words are swapped, replaced, deleted or inserted. TextAttack's own recipe."""
-    from textattack import Attack
+def composed(recipe: str, goal: Any, parts: Parts) -> Any:
+    """TextAttack's attack: what may be changed, how, and the search."""
+    from textattack import Attack, transformations
     from textattack.attack_recipes import DeepWordBugGao2018
-
-    attack = DeepWordBugGao2018.build(goal.model)
-    constraints = [*parts.unchanged_words(), *attack.constraints]
-    return Attack(goal, constraints, attack.transformation, attack.search_method)
-
-
-def textfooler(goal: Any, parts: Parts) -> Any:
-    """TextFooler: important words are replaced by words with similar vectors."""
-    from textattack import Attack
-    from textattack.constraints.semantics import WordEmbeddingDistance
-    from textattack.search_methods import GreedyWordSwapWIR
-    from textattack.transformations import WordSwapEmbedding
-
-    vectors = parts.word_vectors()
-    constraints = [
-        *parts.unchanged_words(),
-        WordEmbeddingDistance(embedding=vectors, min_cos_sim=0.5),
-        *parts.part_of_speech(),
-        *parts.sentence_encoder(threshold=0.840845057, metric="angular", compare_against_original=False),
-    ]
-    transformation = WordSwapEmbedding(max_candidates=50, embedding=vectors)
-    return Attack(goal, constraints, transformation, GreedyWordSwapWIR(wir_method="delete"))
-
-
-def bae_i(goal: Any, parts: Parts) -> Any:
-    """BAE-I: words are inserted that a masked language model predicts."""
-    from textattack import Attack
-    from textattack.search_methods import GreedySearch
-    from textattack.transformations import WordInsertionMaskedLM
-
-    transformation = WordInsertionMaskedLM(max_candidates=50, min_confidence=0.0, **parts.masked_lm)
-    constraints = [*parts.unchanged_words(), *parts.sentence_encoder(threshold=0.9)]
-    return Attack(goal, constraints, transformation, GreedySearch())
-
-
-def bae_r(goal: Any, parts: Parts) -> Any:
-    """BAE-R: important words are replaced by predictions of a masked language model. The BAE of TextAttack."""
-    from textattack import Attack
-    from textattack.search_methods import GreedyWordSwapWIR
-    from textattack.transformations import WordSwapMaskedLM
-
-    transformation = WordSwapMaskedLM(method="bae", max_candidates=50, min_confidence=0.0, **parts.masked_lm)
-    constraints = [
-        *parts.unchanged_words(),
-        *parts.part_of_speech(),
-        *parts.sentence_encoder(threshold=0.936338023),
-    ]
-    return Attack(goal, constraints, transformation, GreedyWordSwapWIR(wir_method="delete"))
-
-
-def bert_attack(goal: Any, parts: Parts) -> Any:
-    """BERT-Attack: subwords of important words are replaced by predictions, up to 40% of the words."""
-    from textattack import Attack
     from textattack.constraints.overlap import MaxWordsPerturbed
-    from textattack.search_methods import GreedyWordSwapWIR
-    from textattack.transformations import WordSwapMaskedLM
+    from textattack.constraints.pre_transformation import RepeatModification, StopwordModification
+    from textattack.constraints.semantics import WordEmbeddingDistance
+    from textattack.search_methods import GreedySearch, GreedyWordSwapWIR
 
-    transformation = WordSwapMaskedLM(method="bert-attack", max_candidates=24, **parts.masked_lm)
-    constraints = [
-        *parts.unchanged_words(),
-        parts.few_subwords(),
-        MaxWordsPerturbed(max_percent=0.4),
-        *parts.sentence_encoder(threshold=0.2, window_size=None, skip_text_shorter_than_window=False),
-    ]
-    return Attack(goal, constraints, transformation, GreedyWordSwapWIR(wir_method="unk"))
-
-
-def clare(goal: Any, parts: Parts) -> Any:
-    """CLARE: words are replaced, inserted and merged by a masked language model; merging needs a tagger."""
-    from textattack import Attack
-    from textattack.search_methods import GreedySearch
-    from textattack.transformations import (
-        CompositeTransformation,
-        WordInsertionMaskedLM,
-        WordMergeMaskedLM,
-        WordSwapMaskedLM,
-    )
-
-    shared = {"max_candidates": 70, **parts.masked_lm}
-    moves = [
-        WordSwapMaskedLM(method="bae", min_confidence=5e-4, **shared),
-        WordInsertionMaskedLM(min_confidence=0.0, **shared),
-    ]
-    if parts.tags_for_merges():
-        moves.append(WordMergeMaskedLM(min_confidence=5e-3, **shared))
-    constraints = [*parts.unchanged_words(), *parts.sentence_encoder(threshold=0.7)]
-    return Attack(goal, constraints, CompositeTransformation(moves), GreedySearch())
-
-
-BUILDERS: dict[str, Callable[[Any, Any], Any]] = {
-    "clare": clare,
-    "bae-i": bae_i,
-    "bae-r": bae_r,
-    "bert-attack": bert_attack,
-    "deepwordbug": deepwordbug,
-    "textfooler": textfooler,
-}
-
-# Parts
+    constraints: list[Any] = [RepeatModification(), StopwordModification()]
+    search: Any = GreedySearch()
+    change: Any
+    match recipe:
+        case "deepwordbug":  # letters of important words are swapped, replaced, deleted or inserted
+            own = DeepWordBugGao2018.build(goal.model)
+            change, search = own.transformation, own.search_method
+            constraints += own.constraints
+        case "textfooler":  # important words are replaced by words with similar vectors
+            vectors = parts.word_vectors()
+            change = transformations.WordSwapEmbedding(max_candidates=50, embedding=vectors)
+            search = GreedyWordSwapWIR(wir_method="delete")
+            constraints += [WordEmbeddingDistance(embedding=vectors, min_cos_sim=0.5), *parts.part_of_speech()]
+            constraints += parts.sentence_encoder(
+                threshold=0.840845057, metric="angular", compare_against_original=False
+            )
+        case "bae-i":  # words are inserted that a masked language model predicts
+            change = transformations.WordInsertionMaskedLM(max_candidates=50, min_confidence=0.0, **parts.masked_lm)
+            constraints += parts.sentence_encoder(threshold=0.9)
+        case "bae-r":  # important words are replaced by predictions of a masked language model: the BAE of TextAttack
+            change = transformations.WordSwapMaskedLM(
+                method="bae", max_candidates=50, min_confidence=0.0, **parts.masked_lm
+            )
+            search = GreedyWordSwapWIR(wir_method="delete")
+            constraints += [*parts.part_of_speech(), *parts.sentence_encoder(threshold=0.936338023)]
+        case "bert-attack":  # subwords of important words are replaced by predictions, up to 40% of the words
+            change = transformations.WordSwapMaskedLM(method="bert-attack", max_candidates=24, **parts.masked_lm)
+            search = GreedyWordSwapWIR(wir_method="unk")
+            constraints += [parts.few_subwords(), MaxWordsPerturbed(max_percent=0.4)]
+            constraints += parts.sentence_encoder(threshold=0.2, window_size=None, skip_text_shorter_than_window=False)
+        case _:  # clare: words are replaced, inserted and, with a tagger, merged by a masked language model
+            shared = {"max_candidates": 70, **parts.masked_lm}
+            moves = [
+                transformations.WordSwapMaskedLM(method="bae", min_confidence=5e-4, **shared),
+                transformations.WordInsertionMaskedLM(min_confidence=0.0, **shared),
+            ]
+            if parts.tags_for_merges():
+                moves.append(transformations.WordMergeMaskedLM(min_confidence=5e-3, **shared))
+            change = transformations.CompositeTransformation(moves)
+            constraints += parts.sentence_encoder(threshold=0.7)
+    return Attack(goal, constraints, change, search)
 
 
 class Parts:
@@ -204,6 +142,10 @@ class Parts:
 
     def __init__(self, recipe: str, names: Mapping[str, str]) -> None:
         self.recipe, self.names = recipe, names
+        tagger = names.get("tagger")
+        if tagger not in (None, NONE):
+            raise ValueError(f"tagger must be none, or left out for that of TextAttack, got {tagger!r}")
+        self.has_tagger = tagger is None
 
     @contextmanager
     def _loading(self, part: str, name: str, how: str) -> Iterator[None]:
@@ -216,12 +158,6 @@ class Parts:
                 f"the recipe {self.recipe!r} needs a {part.replace('_', ' ')}, and {name!r} cannot be loaded "
                 f"({type(error).__name__}: {reason}): {how} with --part {part}=..."
             ) from None
-
-    def unchanged_words(self) -> list[Any]:
-        """No word is changed twice, and no stop word of NLTK."""
-        from textattack.constraints.pre_transformation import RepeatModification, StopwordModification
-
-        return [RepeatModification(), StopwordModification()]
 
     @cached_property
     def masked_lm(self) -> dict[str, Any]:
@@ -275,7 +211,7 @@ class Parts:
 
     def part_of_speech(self) -> list[Any]:
         """The constraint on parts of speech: a list of one, or of none if the tagger is "none"."""
-        if self._without_tagger():
+        if not self.has_tagger:
             return []
         import nltk
         from textattack.constraints.grammaticality import PartOfSpeech
@@ -288,7 +224,7 @@ class Parts:
 
     def tags_for_merges(self) -> bool:
         """Whether CLARE merges words: it needs flair's tagger, which TextAttack loads from a hub."""
-        if self._without_tagger():
+        if not self.has_tagger:
             return False
         with self._loading("tagger", "flair's upos-fast", "leave merges out"):
             from flair.data import Sentence
@@ -296,12 +232,6 @@ class Parts:
 
             flair_tag(Sentence("word"))
         return True
-
-    def _without_tagger(self) -> bool:
-        name = self.names.get("tagger")
-        if name not in (None, NONE):
-            raise ValueError(f"tagger must be none, or left out for that of TextAttack, got {name!r}")
-        return name == NONE
 
     def word_vectors(self) -> Any:
         """The word vectors of TextFooler: counter-fitted vectors, or those of a file in GloVe's text format."""

@@ -14,11 +14,11 @@ from adaptdel.cli.options import (
     RAY,
     chosen_settings,
     column_options,
-    data_path,
     described,
     engine_options,
     list_settings_option,
     set_option,
+    threat_option,
 )
 from adaptdel.paper import PAPER_ATTACK
 from adaptdel.runs.engine import ENGINE, EngineSettings
@@ -33,7 +33,7 @@ NAMED = ("inputs", "budget", "seed")
     "--settings",
     "preset",
     type=click.Choice(["paper"]),
-    help="Start from the paper's protocol, for one of its five recipes.",
+    help="Start from the paper's protocol for one of its five recipes.",
 )
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
@@ -41,23 +41,23 @@ NAMED = ("inputs", "budget", "seed")
     "--recipe",
     default="adaptive",
     show_default=True,
-    help="adaptive, or a recipe of TextAttack (extra attack): clare, bae-i, bae-r, bert-attack, deepwordbug, "
-    "textfooler.",
+    help="adaptive; padding (text of other classes before and after); or a TextAttack recipe (extra attack): clare, "
+    "bae-i, bae-r, bert-attack, deepwordbug, textfooler.",
 )
-@click.option("--inputs", type=int, help=f"Number of inputs, drawn at random.  [default: {ATTACK.inputs}]")
+@click.option("--inputs", type=int, help=f"Number of inputs to draw at random.  [default: {ATTACK.inputs}]")
 @click.option("--budget", type=int, help="Largest number of edits of the adaptive attack.  [default: the length]")
-@click.option("--ops", help="Edits: edit, or some of del,ins,sub.  [default: the model's]")
+@threat_option("the model's")
 @click.option(
     "--vocabulary",
     metavar="FILE",
-    help="Labelled texts, such as the training data, whose words the adaptive attack writes.  [default: --data]",
+    help="Labelled texts whose words the attack knows, such as the training data.  [default: --data]",
 )
 @click.option(
     "--part",
     "parts",
     multiple=True,
     metavar="NAME=PATH",
-    help="A part of a recipe of TextAttack: masked_lm, sentence_encoder, word_vectors, tagger, nltk_data.",
+    help="A part of a TextAttack recipe: masked_lm, sentence_encoder, word_vectors, tagger, nltk_data.",
 )
 @engine_options
 @click.option("--seed", type=int, help=f"Seed of the sample and of all noise.  [default: {ATTACK.seed}]")
@@ -68,7 +68,7 @@ NAMED = ("inputs", "budget", "seed")
 def attack_command(
     model: Path, data: tuple[str, ...], out: Path, preset: str | None, recipe: str, as_json: bool, **options: Any
 ) -> None:
-    """Attack a model on inputs of a data file.
+    """Attack a model on the inputs of a data file.
 
     The run in the folder OUT holds every attacked text, its true edit distance, whether fresh votes confirm that the
     smoothed answer changed, and the certified radius. An interrupted run is resumed by the same command. adaptdel
@@ -86,7 +86,7 @@ def attack_command(
     named = {name: options[name] for name in NAMED if options[name] is not None}
     limits, ray = chosen_settings(options["settings"], vars(ATTACK), RAY)
     columns = data_columns(model, options["text_column"], options["label_column"])
-    source = Source(data_path(data), **columns, encoding=options["encoding"])
+    source = Source(data, **columns, encoding=options["encoding"])
     words = options["vocabulary"]
     job = AttackJob(
         model,
@@ -95,8 +95,8 @@ def attack_command(
         recipe,
         replace(ATTACK, **{**start, **named, **limits}),
         ops=options["ops"],
-        vocabulary=None if words is None else replace(source, path=words),
-        parts=_parts(options["parts"]),
+        vocabulary=None if words is None else replace(source, path=(words,)),
+        parts=dict(map(_part, options["parts"])),
         engine=EngineSettings(options["engine"], options["workers"], **ray),
     )
     run = attack_data(job, note=lambda text: click.echo(text, err=True), progress="log")
@@ -110,12 +110,8 @@ def attack_command(
     click.echo(f"run: {out}")
 
 
-def _parts(pairs: tuple[str, ...]) -> dict[str, str]:
-    """The parts of a recipe by name."""
-    parts = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        if not value:
-            raise ValueError(f"--part must be NAME=PATH such as masked_lm=FOLDER, got {pair!r}")
-        parts[name] = value
-    return parts
+def _part(pair: str) -> tuple[str, str]:
+    name, _, value = pair.partition("=")
+    if not value:
+        raise ValueError(f"--part must be NAME=PATH such as masked_lm=FOLDER, got {pair!r}")
+    return name, value

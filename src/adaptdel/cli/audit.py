@@ -18,8 +18,8 @@ NAMED = ("inputs", "seed")
 @click.command("audit")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Folder of the model.  [default: that of RUN]")
-@click.option("--data", metavar="FILE", help="The data file, if it is not where RUN read it.")
-@click.option("--certificates", default=1000, show_default=True, help="Number of certificates, drawn at random.")
+@click.option("--data", metavar="FILE", help="The data file, if it has moved since RUN read it.")
+@click.option("--certificates", default=1000, show_default=True, help="Number of certificates to draw at random.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the sample and of the fresh votes.")
 @set_option
 @list_settings_option(lambda: described(AUDIT, NAMED))
@@ -38,11 +38,11 @@ def audit_command(
     """Look for certificates of RUN that do not hold.
 
     Fresh votes check the bounds on probabilities, and the adaptive attack looks for texts inside the certified radii
-    that the model answers otherwise. Exact certificates are attacked with the worst edits and with random ones, and the
-    closest text with another answer shows how tight each is. The exit status is 1 if there are more violations than
-    alpha allows, or more votes for the answers than fresh votes lead one to expect.
+    that the model answers otherwise. Exact certificates are attacked with random edits and the worst ones that the
+    model knows, and the closest text with another answer shows how tight each is. The exit status is 1 if there are
+    more violations than alpha allows, or more votes for the answers than fresh votes lead one to expect.
     """
-    from adaptdel.attacks.audit_run import audit_run
+    from adaptdel.attacks.audit import audit_run
 
     (limits,) = chosen_settings(settings, vars(AUDIT))
     limits = {"inputs": certificates, "seed": seed, **limits}
