@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from math import isnan, sqrt
 
-import numpy as np
 import pytest
 
-from adaptdel.measures.class_measures import answer_warnings, class_balanced_mean, constant_answer, measure_classes
+from adaptdel.measures.class_measures import answer_warnings, constant_answer, measure_classes
 from adaptdel.measures.summary import Outcomes, measure
 
 # label, answer, radius: an abstention has the radius -1 and counts by its predicted label
@@ -41,32 +40,9 @@ def test_values_worked_out_by_hand() -> None:
     assert m.class_balanced_mean_radius_se == pytest.approx(sqrt(sum(variances)) / 2)
     values = json.loads(json.dumps(table.to_dict(), allow_nan=False))
     assert values["classes"][2]["recall"] is None
-    assert values["classes"][0]["certified_recall"] == {
-        "0": 1 / 3,
-        "1": 1 / 3,
-        "2": 1 / 3,
-        "5": 0.0,
-        "10": 0.0,
-        "20": 0.0,
-    }
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_literal_formulas(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    labels, answers = rng.choice(4, 80, p=[0.1, 0.2, 0.3, 0.4]), rng.integers(0, 4, 80)
-    radius = rng.integers(-1, 9, 80)
-    table = measure_classes(Outcomes.of(answers, radius, labels))
-    assert [each.label for each in table.classes] == [0, 1, 2, 3]
-    rows = list(zip(labels.tolist(), answers.tolist(), radius.tolist(), strict=True))
-    for each in table.classes:
-        own = [max(r, 0) if y == a else 0 for y, a, r in rows if y == each.label]
-        assert each.recall == sum(y == a == each.label for y, a, _ in rows) / len(own)
-        assert each.mean_radius == pytest.approx(sum(own) / len(own))
-        for r, fraction in each.certified_recall.items():
-            assert fraction == sum(y == a == each.label and q >= r for y, a, q in rows) / len(own)
-    assert sum(map(sum, table.confusion)) == 80
-    assert class_balanced_mean(labels, answers == labels) == pytest.approx(np.mean([c.recall for c in table.classes]))
+    assert values["classes"][0]["certified_recall"] == dict.fromkeys("012", 1 / 3) | dict.fromkeys(
+        ("5", "10", "20"), 0.0
+    )
 
 
 # The data set of the issue: 15 words, 11% spam, of which the model finds 1 of 107.
@@ -95,13 +71,6 @@ def test_constant_is_relative_to_the_labels(others: int, recognised: int, false:
     if constant:
         sentence = f"the model answers ham on {1000 - recognised - false:,} of 1,000 inputs, although {others}"
         assert answer_warnings(answers, labels)[0].startswith(sentence)
-
-
-def test_a_constant_answer_need_not_be_the_most_frequent_label_or_a_true_value() -> None:
-    labels = np.array([1] * 60 + [0] * 40)
-    inputs = Outcomes.of(np.zeros(100, dtype=np.int64), [0] * 100, labels)
-    assert constant_answer(inputs) == 0
-    assert measure_classes(inputs).constant is not None
 
 
 def test_without_labels_only_nearly_identical_answers_of_many_inputs_are_named() -> None:

@@ -11,7 +11,6 @@ from scipy import stats
 
 from adaptdel.measures.summary import (
     Outcomes,
-    certified_at_one,
     certified_at_radius,
     log_cardinality_curve,
     measure,
@@ -55,27 +54,11 @@ def test_values_worked_out_by_hand() -> None:
     assert (m.mean_radius, m.median_radius, m.mean_character_radius) == (1.0, 0.0, 0.5)  # 0 + 2 + 4 + 0 + 0 + 0
     assert m.mean_radius_se == pytest.approx(sqrt((4 * 1 + 1 + 9) / 5) / sqrt(6))
     assert (m.lower_log_cardinality, m.median_log_cardinality, m.upper_log_cardinality) == (0.0, 0.0, 9.0)
-    assert certified_at_one(by_hand()) == 2 / 6
     covering = Outcomes.of(["a"] * 4, [3, 2, 1, 0], length=[3, 3, 0, 0])
     assert measure(covering).covering == 2
-
-
-def test_certified_accuracy_by_hand() -> None:
-    assert certified_at_radius(by_hand(), [0, 1, 2, 3, 4, 5]) == pytest.approx([1 / 2, 1 / 3, 1 / 3, 1 / 6, 1 / 6, 0])
     assert radius_curve(by_hand())[0].tolist() == [0, 2, 4]
     sizes, fractions = log_cardinality_curve(by_hand())
     assert (sizes.tolist(), fractions.tolist()) == ([0.0, 12.0, 25.0], [3 / 6, 2 / 6, 1 / 6])
-    assert radius_curve(by_hand().in_characters())[0].tolist() == [0, 1, 2]
-    with pytest.raises(ValueError, match="characters"):
-        Outcomes.of(["a"], [3]).in_characters()
-
-
-def test_wasserstein_by_hand() -> None:
-    # Radii 0 0 3: mean 1, deviation sqrt 2. Lengths 1 2 3: mean 2, deviation sqrt(2/3).
-    radii, lengths = np.array([-1, -1, 2]) / sqrt(2), np.array([-1, 0, 1]) / sqrt(2 / 3)
-    expected = np.abs(radii - lengths).mean()
-    assert wasserstein(Outcomes.of("aaa", [3, 0, 0], length=[2, 3, 1])) == pytest.approx(expected)
-    assert isnan(wasserstein(Outcomes.of("aaa", [1, 1, 1], length=[2, 3, 4])))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -95,10 +78,10 @@ def test_literal_formulas(seed: int) -> None:
         assert certified_at_radius(result, [r])[0] == pytest.approx(fraction)
     length = result.length.tolist()
     assert m.wasserstein == pytest.approx(stats.wasserstein_distance(stats.zscore(radius), stats.zscore(length)))
+    assert isnan(wasserstein(Outcomes.of("aaa", [1, 1, 1], length=[2, 3, 4])))
 
 
 def counted(inputs: Outcomes) -> Outcomes:
-    """The same inputs, equal ones in a row."""
     counts = Counter(zip(inputs.label, inputs.answer, inputs.radius, inputs.length, inputs.calls, strict=True))  # type: ignore[arg-type]
     label, answer, radius, length, calls = zip(*counts, strict=True)
     logs = np.array(radius) * (4.7 + np.array(length) / 300)
@@ -151,10 +134,3 @@ def test_inputs_without_labels_and_nothing() -> None:
     assert isnan(nothing.clean_accuracy)
     with pytest.raises(ValueError, match="labels"):
         Outcomes.of(["a", "b"], [0, 0], ["a"])
-
-
-def test_pooled_inputs() -> None:
-    parts = random_outcomes(1, 50), random_outcomes(2, 30)
-    first, second = (measure(part).mean_radius for part in parts)
-    assert measure(Outcomes.pooled(parts)).mean_radius == pytest.approx((50 * first + 30 * second) / 80)
-    assert not Outcomes.pooled([parts[0], Outcomes.of(["a"], [1])]).labelled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, exact_certificate
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
 from adaptdel.certification.certificate import Certificate
-from adaptdel.certification.sampling import content_key
+from adaptdel.certification.votes import Votes, VotesPlan
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
+from adaptdel.core.plain import to_plain
+from adaptdel.core.threat import Threat
+from adaptdel.files import write_json
 from adaptdel.report import words, write
 from adaptdel.report.comparison import main_table
 from adaptdel.report.entries import read_entries
 from adaptdel.report.write import write_report
-from adaptdel.runs.records import problem_record, record_of
+from adaptdel.runs.columns import Totals, batch_of, problem_record, record_of
+from adaptdel.runs.inputs import DataFacts
+from adaptdel.runs.manifest import Manifest, ModelFacts, Session, timestamp
+from adaptdel.runs.storage import open_store, stored_key, stored_value, write_table
 from adaptdel.store import delete_store
 from adaptdel.text.data import Row
-from adaptdel.text.units import Words
+from adaptdel.text.units import Words, content_key
 from tests.chromium import chromium, needs_chromium
-from tests.run_files import run, setting_of, store_records, write_run
+from tests.run_files import run
 
 HOSTILE = (
     "<script>window.hacked = 1</script> & <img src=http://example.com/x.png onerror='window.hacked = 2'> \"' `$x` | "
@@ -41,59 +48,68 @@ def texts(count: int, seed: int = 0) -> list[str]:
 
 
 def certificate(text: str, noise: Noise, votes: tuple[int, ...], classes: tuple[Any, ...] = CLASSES) -> Certificate:
-    """A certificate from made-up votes."""
     tokens = Words().split(text)
+    answer = int(np.argmax(votes))
+    looks = Looks((sum(votes),), (0.05,))
     return Certificate(
-        label=classes[int(np.argmax(votes))],
+        label=classes[answer],
         classes=classes,
-        answer=int(np.argmax(votes)),
-        length=len(tokens),
-        noise=noise,
-        selection=tuple(v // 4 for v in votes),
-        looks=Looks((sum(votes),), (0.05,)),
-        votes=(votes,),
-        exact=None,
-        ops=("sub",) if isinstance(noise, Masking) else ("del", "ins", "sub"),
+        plan=VotesPlan(noise=noise, threat=Threat(noise.certified_ops), alpha=0.05, n_select=100, n_estimate=400),
+        evidence=Votes(answer, len(tokens), tuple(v // 4 for v in votes), looks, (votes,)),
         unit=Words().to_dict(),
         model_hash="0123456789abcdef" * 4,
-        input_hash=content_key(tokens).hex(),
+        known_hash=content_key(tokens).hex(),
     )
 
 
 def make_run(
     folder: Path, rows: list[str], noise: Noise, *, strength: float | None = None, classes: tuple[Any, ...] = CLASSES,
-    data: Path | None = None, seed: int = 0, finished: bool = True, truths: bool = True, problems: int = 0,
+    seed: int = 0, truths: bool = True, **changes: Any,
 ) -> Path:  # fmt: skip
     """A run of made-up votes; ``strength`` is the share of votes for the answer, at random if left out."""
     rng = np.random.default_rng(seed)
-    records = []
-    for number, text in enumerate(rows, start=1):
+    answers = []
+    for text in rows:
         share = rng.choice([0.5, 0.8, 0.95, 1.0]) if strength is None else strength
         answer = int(rng.integers(len(classes)))
-        counts = rng.multinomial(
-            400, np.full(len(classes), (1 - share) / len(classes)) + share * np.eye(len(classes))[answer]
-        )
-        created = certificate(text, noise, tuple(map(int, counts)), classes)
+        weights = np.full(len(classes), (1 - share) / len(classes)) + share * np.eye(len(classes))[answer]
         truth = classes[answer if rng.random() < 0.8 else 0] if truths else None
-        records.append(record_of(created, id=Row(number, text, None).id, row=number, label=truth))
-    records += [problem_record("not <b>UTF-8</b>", id=None, row=len(rows) + n + 1) for n in range(problems)]
-    described = {"path": str(data) if data else "gone/test.jsonl.gz", "sha256": "ab" * 32}
-    manifest = setting_of(created) | {
-        "alpha": 0.05, "sampling": "fixed", "votes": [100, 400], "model": {"method": None}, "data": described,
-    }  # fmt: skip
-    if not finished:
-        manifest["finished"] = None
-        folder.mkdir(parents=True)
-        store_records(folder, records)
-        records = []
-    write_run(folder, manifest, records)
+        votes = tuple(map(int, rng.multinomial(400, weights)))
+        answers.append((certificate(text, noise, votes, classes), text, truth))
+    return write_run(folder, answers, **changes)
+
+
+def write_run(
+    folder: Path, answers: list[tuple[Certificate, str, Any]], *, data: Path | str = "gone/test.jsonl.gz",
+    finished: bool = True, problems: int = 0,
+) -> Path:  # fmt: skip
+    folder.mkdir()
+    records = [
+        record_of(created, id=Row(number, text, None).id, row=number, label=label)
+        for number, (created, text, label) in enumerate(answers, start=1)
+    ]
+    records += [problem_record("not <b>UTF-8</b>", id=None, row=len(answers) + n + 1) for n in range(problems)]
+    first, batch = answers[0][0], batch_of("votes", records)
+    manifest = Manifest(
+        model_hash=first.model_hash, unit=Words().to_dict(), classes=list(first.classes), plan=first.plan, limit=None,
+        model=ModelFacts("model", "smoothed", "linear"), started=timestamp(), seconds=0.0, rows=len(records),
+        data=DataFacts((str(data),), "text", "label", "utf-8", sha256="ab" * 32),
+        sessions=[Session(timestamp(), "local", 1, len(records), 0, {})],
+    )  # fmt: skip
+    if finished:
+        totals, digest = Totals.of(manifest, records).to_dict(), write_table(folder, "votes", [batch])
+        manifest = replace(manifest, finished=timestamp(), totals=totals, table_sha256=digest)
+    else:
+        with open_store(folder) as store:
+            store.put(stored_key(1, 1), stored_value(batch))
+    write_json(folder / "manifest.json", to_plain(manifest))
     return folder
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without figures, which take most of the time."""
-    monkeypatch.setattr(write, "draw", lambda entries: [])
+    monkeypatch.setattr(write, "draw", lambda entries, **_: [])
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +149,6 @@ def odd_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Elements(HTMLParser):
-    """The elements of a page with their attributes."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
@@ -178,7 +192,6 @@ def test_the_page_is_whole_and_needs_nothing_else(report: Path) -> None:
     values = json.loads((report / "report.json").read_text())
     assert values["example"]["run"] == "AdaptDel 90%"
     assert values["example"]["words"][0].startswith("With 95% confidence, no attacker who")
-    assert page.count("What the columns mean") == 3
 
 
 def test_files_hold_the_same_numbers(report: Path) -> None:
@@ -205,7 +218,7 @@ def test_what_comes_from_data_and_manifests_is_escaped(report: Path, tmp_path: P
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["model"]["method"] = "<script>window.hacked = 3</script>"
-    manifest["data"]["path"] = "data/<i>x.jsonl"
+    manifest["data"]["path"] = ["data/<i>x.jsonl"]
     path.write_text(json.dumps(manifest), encoding="utf-8")
     write_report([folder], tmp_path / "out")
     page = read_page(tmp_path / "out")
@@ -214,26 +227,19 @@ def test_what_comes_from_data_and_manifests_is_escaped(report: Path, tmp_path: P
     assert "<title>Certified robustness on &lt;i&gt;x</title>" in page
 
 
-def test_latex_is_balanced_and_escaped(report: Path) -> None:
-    text = (report / "tables.tex").read_text(encoding="utf-8")
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == text.count(r"\toprule") == 6
-    assert r"AdaptDel 90\%" in text
-    body = re.sub(r"\\[&%$#_{}]", "", text)
-    assert body.count("{") == body.count("}")
-    assert body.count("$") % 2 == 0
-    assert not re.search(r"[±−–≥₁\u00a0]", body)
-
-
 def test_a_second_report_is_the_same_and_takes_the_place_of_the_first(runs: list[Path], tmp_path: Path) -> None:
     names = ("index.html", "report.json", "tables.tex", "tables/main.csv", "figures/rates.png")
     kept = []
     for _ in range(2):
-        write_report(runs, tmp_path / "out", sample=4, seed=3)
+        write_report(runs[:2], tmp_path / "out", sample=4, seed=3)
         kept.append([(tmp_path / "out" / name).read_bytes() for name in names])
     assert kept[0] == kept[1]
-    write_report(runs[:1], tmp_path / "out", sample=1)
+    none = make_run(tmp_path / "none", texts(1), Deletion(FixedRate(0.8)), finished=False)
+    delete_store(none / "unfinished.sqlite")
+    write_report([none], tmp_path / "out")
+    check_page(tmp_path / "out")
+    assert "holds no certified inputs." in read_page(tmp_path / "out")
     assert not (tmp_path / "out" / "tables" / "differences.csv").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_odd_runs(odd_report: Path) -> None:
@@ -241,7 +247,6 @@ def test_odd_runs(odd_report: Path) -> None:
     page = read_page(odd_report)
     assert "is not finished" in page
     assert "has no labels" in page
-    assert "--data" in page
     values = json.loads((odd_report / "report.json").read_text())
     assert [each["inputs"] for each in values["differences"].values()] == [12, 5]
     abstained, zero, unfinished, unlabelled = (run["measures"] for run in values["runs"])
@@ -251,29 +256,14 @@ def test_odd_runs(odd_report: Path) -> None:
     assert unlabelled["clean_accuracy"] is None
 
 
-def test_an_input_and_none(tmp_path: Path) -> None:
-    each = make_run(tmp_path / "one", texts(1), Deletion(FixedRate(0.9)), strength=1.0)
-    none = make_run(tmp_path / "none", texts(1), Deletion(FixedRate(0.8)), finished=False)
-    delete_store(none / "unfinished.sqlite")
-    write_report([each, none], tmp_path / "out", baseline=1)
-    check_page(tmp_path / "out")
-    write_report([none], tmp_path / "empty")
-    check_page(tmp_path / "empty")
-    assert "holds no certified inputs." in read_page(tmp_path / "empty")
-
-
 def constant_run(folder: Path, rows: list[str], share: float, *, recall: float = 0.0, rate: float = 0.9) -> Path:
     """A run on texts of which a share is spam; the model finds a share of these, and has no doubt of any answer."""
-    records = []
+    answers = []
     for number, text in enumerate(rows, start=1):
-        spam = number <= share * len(rows)
-        answer = int(number <= share * recall * len(rows))
-        created = certificate(text, Deletion(FixedRate(rate)), (400 * (1 - answer), 400 * answer), ("ham", "spam"))
-        label = "spam" if spam else "ham"
-        records.append(record_of(created, id=Row(number, text, None).id, row=number, label=label))
-    shared = {"alpha": 0.05, "sampling": "fixed", "votes": [100, 400], "model": None, "data": {"path": "sms.csv"}}
-    write_run(folder, setting_of(created) | shared, records)
-    return folder
+        spam = 400 * (number <= share * recall * len(rows))
+        created = certificate(text, Deletion(FixedRate(rate)), (400 - spam, spam), ("ham", "spam"))
+        answers.append((created, text, "spam" if number <= share * len(rows) else "ham"))
+    return write_run(folder, answers, data="sms.csv")
 
 
 def test_a_run_that_gives_one_answer_is_named_and_never_best(tmp_path: Path, no_figures: None) -> None:
@@ -296,18 +286,6 @@ def test_a_run_that_gives_one_answer_is_named_and_never_best(tmp_path: Path, no_
     cells = main_table(read_entries([nosmooth, constant, useful])).cells()
     assert cells[1][0] == ("CERT-ED 95% (one answer: ham)", False)
     assert not any(strong for _, strong in cells[1])
-
-
-def test_only_comparable_runs_are_compared_for_the_best(tmp_path: Path) -> None:
-    rows = [" ".join(f"{n}w{place}" for place in range(30)) for n in range(40)]
-    runs = [constant_run(tmp_path / f"run{n}", rows, 0.4, recall=1.0, rate=rate) for n, rate in enumerate((0.5, 0.9))]
-    runs.append(constant_run(tmp_path / "fewer", rows[:20], 0.4, recall=1.0, rate=0.95))
-    runs.append(make_run(tmp_path / "masks", rows, Masking(0.97), strength=1.0, classes=("ham", "spam")))
-    entries = read_entries(runs)
-    table = main_table(entries)
-    column = [column.keys[0] for column in table.columns].index("mean_radius")
-    assert [line[0][0] for line in table.cells() if line[column][1]] == ["CERT-ED 90%"]
-    assert entries[2].measures.mean_radius > entries[1].measures.mean_radius  # on other inputs
 
 
 def test_a_folder_that_is_not_a_report_is_not_touched(runs: list[Path], report: Path, tmp_path: Path) -> None:
@@ -354,9 +332,9 @@ def test_texts_stand_beside_their_own_certificates(tmp_path: Path) -> None:
 
 
 def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -> None:
-    entry = read_entries(runs[:1])[0]
-    rows, data = texts(40), entry.manifest["data"]
-    ids = {number: entry.rows[number]["id"] for number in (1, 2, 3)}
+    first = read_entries(runs[:1])[0].first
+    rows, data = texts(40), first.data
+    ids = {number: first.rows[number]["id"] for number in (1, 2, 3)}
     result, missing = words.find_texts(data, ids)
     assert (result, missing) == (dict(enumerate(rows[:3], start=1)), None)
     moved = tmp_path / "moved.jsonl"  # a text changed, and a row that cannot be read
@@ -370,51 +348,16 @@ def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -
         words.find_texts(data, ids, str(tmp_path / "nowhere.jsonl"))
 
 
-def test_an_exact_certificate_in_words() -> None:
-    text = "win cash now and lunch"
-    exact = exact_certificate([4, 3, 2, 0, -1], 0, bound=4, unit="word", classes=["ham", "spam"])
-    statement, lead, tokens, edits = words.certificate_words(exact, text)
-    assert statement.startswith("With certainty, the answer is “spam”; a single edit")  # 8 is at most the lead 8
-    assert "by 8" in lead
-    assert "50%" in lead
-    assert tokens.endswith("win (+50%), cash (+37.5%), now (+25%).")
-    assert edits.endswith("1 edit can be enough, beginning with “win”.")
-    assert len(words.certificate_words(exact)) == 3
-
-
-def test_certificates_in_words() -> None:
-    text = " ".join(f"w{n}" for n in range(50))
-    created = certificate(text, Deletion(FixedRate(0.9)), (4000, 0, 0))
-    statement, votes = words.certificate_words(created)
-    assert (
-        f"With 95% confidence, no attacker who deletes, inserts or substitutes up to {created.radius} words"
-        in statement
-    )
-    assert f"only inserts needs more than {created.radius_for(['ins']):,}" in statement
-    assert "4,000 noisy copies" in votes
-    assert words.certificate_words(certificate(text, Deletion(FixedRate(0.9)), (20, 10, 10)))[0].startswith(
-        "The classifier abstains"
-    )
-    assert (
-        "every text of its length"
-        in words.certificate_words(certificate("a b", Deletion(FixedRate(0.9)), (4000, 0, 0)))[0]
-    )
-
-
 def test_command_line(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], no_figures: None) -> None:
-    arguments = ["report", *runs[:2], "--sample", 1]
-    assert run(*arguments, "--out", tmp_path / "out", "--json", "--name", "x", "--name", "y") == 0
-    said = capsys.readouterr()
-    assert [each["name"] for each in json.loads(said.out)["runs"]] == ["x", "y"]
-    assert "index.html" in said.err
-    assert run(*arguments, "--out", tmp_path / "out") == 0
-    assert "AdaptDel 90%" in capsys.readouterr().out
+    arguments = ["report", *runs[:2], "--sample", 1, "--out", tmp_path / "out"]
     for options, word in ((["--baseline", 3], "--baseline"), (["--sample", -1], "sample"), (["--name", "x"], "--name")):
-        assert run(*arguments, "--out", tmp_path / "other", *options) == 2
+        assert run(*arguments, *options) == 2
         assert word in capsys.readouterr().err
-    assert run("report", tmp_path, "--out", tmp_path / "other") == 2
+    assert run("report", tmp_path, "--out", tmp_path / "out") == 2
     assert "not a run" in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()
+    assert not (tmp_path / "out").exists()
+    assert run(*arguments, "--json", "--name", "x", "--name", "y") == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["runs"]] == ["x", "y"]
 
 
 VISIBLE = """[...document.querySelectorAll('figure svg')].map(svg => {
@@ -446,17 +389,17 @@ def test_in_a_browser(which: str, request: pytest.FixtureRequest) -> None:
                 seen.open(page, width=width, dark=dark)
                 assert seen.complaints == []
                 assert seen.requests == [page.resolve().as_uri()]
-                assert seen.value("document.documentElement.scrollWidth") == width
-                for box in seen.value(VISIBLE):
+                assert seen.page.evaluate("document.documentElement.scrollWidth") == width
+                for box in seen.page.evaluate(VISIBLE):
                     assert box["width"] > 250
                     assert box["height"] > 150
                     assert 0 <= box["left"] < box["right"] <= width
                     assert box["shapes"] > 10
-                seen.value("document.querySelectorAll('.input').forEach(one => { one.open = true; })")
-                assert seen.value("document.documentElement.scrollWidth") == width
-                assert seen.value(OVERLAPS) == []
-                assert seen.value("typeof window.hacked") == "undefined"
-                backgrounds.add((dark, seen.value("getComputedStyle(document.body).backgroundColor")))
+                seen.page.evaluate("document.querySelectorAll('.input').forEach(one => { one.open = true; })")
+                assert seen.page.evaluate("document.documentElement.scrollWidth") == width
+                assert seen.page.evaluate(OVERLAPS) == []
+                assert seen.page.evaluate("typeof window.hacked") == "undefined"
+                backgrounds.add((dark, seen.page.evaluate("getComputedStyle(document.body).backgroundColor")))
                 colour = "getComputedStyle(document.querySelector('figure svg path[style*=\"--run-0\"]')).stroke"
-                backgrounds.add((dark, seen.value(colour)))
+                backgrounds.add((dark, seen.page.evaluate(colour)))
         assert len(backgrounds) == 4  # the page and the curves follow the theme

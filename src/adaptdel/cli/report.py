@@ -20,27 +20,32 @@ from adaptdel.report.write import write_report
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="A new folder, or a report, which is replaced."
 )
-@click.option("--data", metavar="FILE", help="The data file, if it is not where the runs read it.")
+@click.option("--data", metavar="FILE", help="The data file, if it has moved since the runs read it.")
 @click.option("--sample", default=30, show_default=True, help="Number of inputs to show.")
 @click.option(
     "--baseline",
     type=int,
-    help="The RUN to compare the others with, from 1.  [default: the one that most can be compared with]",
+    help="Number of the RUN to compare the others with, from 1.  [default: the one comparable to most]",
 )
 @click.option(
     "--name",
     "names",
     multiple=True,
-    help="Name of a RUN, once for each; runs with the same name are seeds of a method.",
+    help="Name of a RUN, given once for each; runs with the same name are seeds of one method.",
 )
 @click.option("--title", help="Title of the page.  [default: from the data file]")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sample and of the intervals.")
 @click.option("--characters", is_flag=True, help="Count radii in edited characters.")
+@click.option(
+    "--as-released",
+    is_flag=True,
+    help="In figures, cut radii at the length and leave out the largest 0.01%, as the paper's released code does.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON.")
 def report_command(
     runs: tuple[Path, ...], out: Path, baseline: int | None, names: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Compare runs in an HTML page, with tables and figures.
+    """Compare runs on an HTML page with tables and figures.
 
     The page works offline. Runs are of certification or of attacks. A RUN can be a table of another system's
     certificates on the same inputs (CSV, JSON or Parquet; columns id or text, answer, radius, and if known label,
@@ -53,8 +58,10 @@ def report_command(
     if names and len(names) != len(runs):
         raise ValueError(f"--name must be given once for each of the {len(runs)} runs, got {len(names)}")
     if any(map(is_attack_run, runs)):
-        if names or baseline is not None or options["data"] is not None or options["characters"]:
-            raise ValueError("--name, --data, --baseline and --characters are for certification runs, not for attacks")
+        if names or baseline is not None or any(options[name] for name in ("data", "characters", "as_released")):
+            raise ValueError(
+                "--name, --data, --baseline, --characters and --as-released are for certification runs, not for attacks"
+            )
         others = [run for run in runs if not is_attack_run(run)]
         if others:
             raise ValueError(f"{others[0]}: not a run of attacks, unlike another RUN: write a report on each kind")

@@ -7,9 +7,10 @@ measure by class is the plain measure over the inputs of a label.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from adaptdel.measures.summary import (
     Labels,
     Outcomes,
     certified_at_radius,
+    known,
     plain_mean,
     standard_error,
 )
 from adaptdel.tables import Column, Table, integer, percent, with_error
 
 RADII = (0, 1, 2, 5, 10, 20)  # where certified recall is given
+PADDED, POSITIONS = (0, 2, 5), (1, 2, 5)  # the same with any text before and after, and with any text at positions
 LEAST = 5  # inputs of other labels: with fewer, a classifier that finds half of them misses all more often than 1 in 20
 LEAST_FOR_ONE = 8  # with fewer, a classifier that finds half of them finds at most one more often than 1 in 20
 LEAST_IN_QUARTILE = 10  # the same for a quartile of the lengths, of which there are four
@@ -48,6 +51,8 @@ class ClassMeasures:
         precision: the fraction of the inputs that get it as the answer and have it.
         mean_radius_se: the standard error.
         certified_recall: the fraction of its inputs that are correct and certified at each radius, by radius.
+        padded_recall: the same with any text before and after; empty if no certificate survives that.
+        positions_recall: the same by the number of positions where any text is inserted besides.
     """
 
     label: Any
@@ -59,11 +64,15 @@ class ClassMeasures:
     mean_radius_se: float
     abstained: int
     certified_recall: dict[int, float]
+    padded_recall: dict[int, float]
+    positions_recall: dict[int, float]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where a measure is undefined."""
-        values = dict(vars(self)) | {"certified_recall": {str(r): _known(v) for r, v in self.certified_recall.items()}}
-        return {name: _known(value) for name, value in values.items()}
+        return {
+            name: {str(r): known(v) for r, v in value.items()} if isinstance(value, dict) else known(value)
+            for name, value in vars(self).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -103,34 +112,48 @@ def measure_classes(inputs: Outcomes, classes: Sequence[Any] = (), *, protected:
     """
     constant = constant_answer(inputs)
     parts, answers = inputs.by_label(), inputs.answer.tolist()
-    order = [*dict.fromkeys(classes), *in_order({*answers, *parts} - set(classes))] if inputs.labelled else []
+    others = sorted({*answers, *parts} - {*classes}, key=lambda label: (isinstance(label, str), label))
+    order = dict.fromkeys([*classes, *others]) if inputs.labelled else {}
     numbers = {label: number for number, label in enumerate(order)}
-    confusion = np.zeros((len(order), len(order)), dtype=np.int64)
+    confusion, padded = np.zeros((len(order), len(order)), dtype=np.int64), inputs.padded > 0
     if inputs.label is not None:
         rows = [[numbers[label] for label in column] for column in (inputs.label.tolist(), answers)]
         np.add.at(confusion, tuple(rows), inputs.count)
-    measured = tuple(
-        _measures(label, parts.get(label), confusion[:, number], int(confusion[number, number]))
-        for label, number in numbers.items()
-    )
-    matrix = tuple(tuple(row) for row in confusion.tolist())
-    return ClassTable(measured, matrix, constant, tuple(_warnings(inputs, measured, confusion, protected)))
+    measured = []
+    for label, number in numbers.items():
+        part = parts.get(label) or Outcomes.of([], [], [])
+        total = int(confusion[:, number].sum())
+        measured.append(ClassMeasures(
+            label=label,
+            inputs=len(part),
+            answers=total,
+            recall=part.clean_accuracy,
+            precision=int(confusion[number, number]) / total if total else nan,
+            mean_radius=part.mean_radius,
+            mean_radius_se=standard_error(part.counted_radius, part.count),
+            abstained=part.number(part.radius < 0),
+            certified_recall=_recall(part, part.radius, RADII),
+            padded_recall=_recall(part, part.padded_radius, PADDED if padded else ()),
+            positions_recall=_recall(part, part.positions, POSITIONS if padded else ()),
+        ))  # fmt: skip
+    warnings = tuple(_warnings(inputs, constant, measured, confusion, protected))
+    return ClassTable(tuple(measured), tuple(map(tuple, confusion.tolist())), constant, warnings)
 
 
-def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int) -> ClassMeasures:
-    total = int(answers.sum())
-    inputs = Outcomes.of([], [], []) if part is None else part
-    return ClassMeasures(
-        label=label,
-        inputs=len(inputs),
-        answers=total,
-        recall=inputs.clean_accuracy,
-        precision=hits / total if total else nan,
-        mean_radius=inputs.mean_radius,
-        mean_radius_se=standard_error(inputs.counted_radius, inputs.count),
-        abstained=inputs.number(inputs.radius < 0),
-        certified_recall=dict(zip(RADII, certified_at_radius(inputs, RADII).tolist(), strict=True)),
+def padding_sentence(values: Mapping[str, Any], unit: str) -> str:
+    """How many inputs of a class (`ClassMeasures.to_dict`) keep their answer no matter what text is added; or ""."""
+    if not values["padded_recall"]:
+        return ""
+    shares = (values["padded_recall"]["0"], values["padded_recall"]["2"], values["positions_recall"]["1"])
+    clean, edited, inserted = map(percent, shares)
+    return (
+        f"{clean} no matter what text is added before and after, {edited} with 2 {unit}s edited as well, {inserted} "
+        "with any text inserted at 1 position as well"
     )
+
+
+def _recall(part: Outcomes, radius: IntArray, radii: Sequence[int]) -> dict[int, float]:
+    return dict(zip(radii, certified_at_radius(part.against(radius), radii).tolist(), strict=True))
 
 
 def almost_none(count: int, size: int, *, least: int = LEAST) -> bool:
@@ -181,10 +204,10 @@ def answer_warnings(answers: Labels, labels: Labels | None = None, length: npt.A
 
 
 def _warnings(
-    inputs: Outcomes, classes: Sequence[ClassMeasures], confusion: IntArray, protected: str | None
+    inputs: Outcomes, constant: Any, classes: Sequence[ClassMeasures], confusion: IntArray, protected: str | None
 ) -> Iterable[str]:
     """A constant answer alone; or else uncertified and missed classes, and quartiles of lengths with one answer."""
-    if (constant := constant_answer(inputs)) is not None:
+    if constant is not None:
         yield _constant_sentence(inputs, constant)
         return
     hits = dict(zip((each.label for each in classes), np.diagonal(confusion).tolist(), strict=True))
@@ -239,26 +262,23 @@ def class_balanced_mean(labels: Labels, values: npt.NDArray[Any]) -> float:
     return plain_mean([float(np.sum(group)) / len(group) for group in groups.values()])
 
 
-def in_order(labels: Iterable[Any]) -> list[Any]:
-    """Labels in order: numbers by value, then texts.
-
-    >>> in_order(["b", 10, "a", 9])
-    [9, 10, 'a', 'b']
-    """
-    return sorted(labels, key=lambda label: (isinstance(label, str), str(label) if isinstance(label, str) else label))
-
-
-def _known(value: Any) -> Any:
-    return None if isinstance(value, float) and value != value else value
-
-
 def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = ()) -> Table:
     """The measures by class as a table; ``rows`` are those of `ClassMeasures.to_dict`.
 
-    ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches.
+    ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches,
+    and where text is added at those that a class reaches.
     """
-    radii = [str(radius) for radius in sorted(map(int, rows[0]["certified_recall"]))] if rows else []
-    shown = [r for number, r in enumerate(radii) if not number or any(row["certified_recall"].get(r) for row in rows)]
+    kinds = {
+        "certified_recall": ("certified recall at radius\u00a0{}", RADII),
+        "padded_recall": ("padded, and {}\u00a0edits", PADDED),
+        "positions_recall": ("text at {}\u00a0positions", POSITIONS),
+    }
+    shown = {
+        (kind, str(r)): title.format(r)
+        for kind, (title, radii) in kinds.items()
+        for r in radii
+        if (kind, r) == ("certified_recall", 0) or any(row[kind].get(str(r)) for row in rows)
+    }
     columns = [
         *lead,
         Column("class", ("label",), number=False),
@@ -266,13 +286,13 @@ def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (
         Column("recall", ("recall",), percent, about="The fraction of the inputs of the class with the right answer."),
         Column("precision", ("precision",), percent, about="The fraction of right answers among those of the class."),
         Column("mean radius", ("mean_radius", "mean_radius_se"), with_error, about=COUNTED_RADIUS),
-        *(Column(f"certified recall at radius\u00a0{r}", (f"certified_recall_{r}",), percent) for r in shown),
+        *(Column(title, ("_".join(key),), percent) for key, title in shown.items()),
         *([Column("abstained", ("abstained",), integer)] if any(row["abstained"] for row in rows) else []),
     ]  # fmt: skip
-    flat = [{**row, **{f"certified_recall_{r}": row["certified_recall"].get(r) for r in shown}} for row in rows]
+    flat = [{**row, **{f"{kind}_{r}": row[kind].get(r) for kind, r in shown}} for row in rows]
     caption = (
         "By class. Certified recall at a radius: the fraction of the inputs of the class whose answer is correct and "
-        "certified against so many edits."
+        "certified against this many edits. Padded: with any text before and after; text at positions: inserted there."
     )
     return Table("classes", caption, columns, flat)
 
@@ -284,9 +304,11 @@ def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = ()) 
     """Confusion matrices as a table, labels down and answers across; correct answers are emphasised."""
     names = list(dict.fromkeys(str(label) for _, labels, _ in parts for label in labels))
     columns = [*lead, Column("label", ("label",), number=False)]
-    columns += [Column(f"answer: {name}", (f"answer_{name}",), integer, strong=_is_label(name)) for name in names]
+    columns += [
+        Column(f"answer: {name}", (f"answer_{name}",), integer, strong=itemgetter(f"is_{name}")) for name in names
+    ]
     rows = [
-        {**first, "label": str(label)}
+        {**first, "label": str(label), **{f"is_{name}": name == str(label) for name in names}}
         | dict.fromkeys((f"answer_{name}" for name in names), 0)
         | {f"answer_{answer}": count for answer, count in zip(labels, row, strict=True)}
         for first, labels, counts in parts
@@ -294,7 +316,3 @@ def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = ()) 
     ]
     caption = "Inputs by label and answer, correct answers in bold. An abstention counts by its predicted label."
     return Table("confusion", caption, columns, rows)
-
-
-def _is_label(name: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda row: bool(row["label"] == name)

@@ -20,22 +20,19 @@ from adaptdel.core.threat import Threat
 from adaptdel.tables import Column, percent, with_error
 
 CLEAN_ACCURACY = "clean accuracy"
-BALANCED_ACCURACY = "balanced accuracy"
-BALANCED_RADIUS = "class-balanced mean radius"
-CERTIFIED_ACCURACY = "certified accuracy at radius 0"
 MEAN_RADIUS = "mean certified radius"
 COUNTED_RADIUS = "Of wrong answers and abstentions, the radius counts as 0."
 MEASURE_COLUMNS = (
     Column(CLEAN_ACCURACY, ("clean_accuracy",), percent, "max", about="The fraction of correct answers. An abstention "
            "counts by its predicted label."),
-    Column(CERTIFIED_ACCURACY, ("certified_accuracy",), percent, "max", about="The fraction of inputs whose answer is "
-           "correct and certified. An abstention counts as wrong."),
-    Column(BALANCED_ACCURACY, ("balanced_accuracy",), percent, "max", about="The mean over the classes of the clean "
+    Column("certified accuracy at radius 0", ("certified_accuracy",), percent, "max", about="The fraction of inputs "
+           "whose answer is correct and certified. An abstention counts as wrong."),
+    Column("balanced accuracy", ("balanced_accuracy",), percent, "max", about="The mean over the classes of the clean "
            "accuracy: a rare class counts as much as a frequent one."),
     Column(MEAN_RADIUS, ("mean_radius", "mean_radius_se"), with_error, "max", about="The number of edits that provably "
            f"cannot change the answer, with its standard error. {COUNTED_RADIUS}"),
-    Column(BALANCED_RADIUS, ("class_balanced_mean_radius", "class_balanced_mean_radius_se"), with_error, "max",
-           about="The mean over the classes of the mean certified radius."),
+    Column("class-balanced mean radius", ("class_balanced_mean_radius", "class_balanced_mean_radius_se"), with_error,
+           "max", about="The mean over the classes of the mean certified radius."),
 )  # fmt: skip
 NORMAL_95 = 1.959963984540054  # the normal quantile of a two-sided 95% interval
 
@@ -52,6 +49,8 @@ class Outcomes:
         radius: the certified radius; −1 for an abstention.
         label: the true label; None if the inputs have no labels, and then every answer counts as correct.
         length: the number of tokens.
+        padded_radius: the radius with any text before and after besides; −1 if such text may change the answer.
+        positions: the number of positions that withstand inserted text besides padding; −1 the same.
         character_radius: the radius in edited characters; None if it is not known of all inputs.
         log_cardinality: log10 of the number of texts in the certified region.
         calls: the number of votes.
@@ -62,6 +61,8 @@ class Outcomes:
     radius: IntArray
     label: npt.NDArray[np.object_] | None
     length: IntArray
+    padded_radius: IntArray
+    positions: IntArray
     character_radius: IntArray | None
     log_cardinality: FloatArray
     calls: IntArray
@@ -69,7 +70,7 @@ class Outcomes:
 
     @classmethod
     def of(cls, answer: Labels, radius: npt.ArrayLike, label: Labels | None = None, **columns: Any) -> Outcomes:
-        """Inputs from their columns; a column that is left out is 0, and `count` is 1.
+        """Inputs from their columns; a column that is left out is 0, `count` 1, and what padding leaves −1.
 
         >>> inputs = Outcomes.of(["ham", "ham", "spam"], [3, -1, 5], ["ham", "ham", "ham"], count=[10, 5, 5])
         >>> inputs.clean_accuracy, inputs.certified_accuracy, inputs.mean_radius
@@ -78,11 +79,10 @@ class Outcomes:
         size = len(answer)
         if label is not None and len(label) != size:
             raise ValueError(f"labels must be one for each of the {size} answers, got {len(label)}")
-        defaults = {"length": 0, "log_cardinality": 0.0, "calls": 0, "count": 1}
-        arrays = {
-            name: np.asarray(columns[name] if columns.get(name) is not None else np.full(size, value), type(value))
-            for name, value in defaults.items()
-        }
+        defaults = {"length": 0, "padded_radius": -1, "positions": -1, "log_cardinality": 0.0, "calls": 0, "count": 1}
+        given = {name: np.full(size, value) for name, value in defaults.items()}
+        given |= {name: column for name, column in columns.items() if column is not None}
+        arrays = {name: np.asarray(given[name], type(value)) for name, value in defaults.items()}
         characters = columns.get("character_radius")
         if characters is not None:
             is_known = all(value is not None for value in characters)
@@ -92,11 +92,11 @@ class Outcomes:
         return cls(answer=_objects(answer), radius=radii, label=labels, character_radius=characters, **arrays)
 
     @classmethod
-    def of_counts(cls, counts: Mapping[tuple[Any, Any, int, int, int | None], int], *, labelled: bool) -> Outcomes:
-        """Inputs that are counted by label, answer, radius, length and radius in characters."""
-        label, answer, radius, length, characters = [*zip(*counts, strict=True)] if counts else [()] * 5
-        columns = {"length": length, "character_radius": characters, "count": [*counts.values()]}
-        return cls.of(answer, radius, label if labelled else None, **columns)
+    def of_counts(cls, counts: Mapping[tuple[Any, ...], int], names: Sequence[str], *, labelled: bool) -> Outcomes:
+        """Inputs that are counted by label, answer and the columns with these names."""
+        label, answer, *values = [*zip(*counts, strict=True)] if counts else [()] * (2 + len(names))
+        columns: dict[str, Any] = dict(zip(names, values, strict=True)) | {"count": [*counts.values()]}
+        return cls.of(answer, label=label if labelled else None, **columns)
 
     def __len__(self) -> int:
         return int(self.count.sum())
@@ -130,10 +130,7 @@ class Outcomes:
 
     @property
     def clean_accuracy(self) -> float:
-        """The fraction of inputs whose predicted label is correct; abstentions count by their predicted label.
-
-        This is the accuracy without any robustness guarantee, as the paper defines it. NaN without inputs.
-        """
+        """The fraction of inputs whose predicted label is correct, without any guarantee; NaN without inputs."""
         return self.mean(self.correct)
 
     @property
@@ -160,7 +157,16 @@ class Outcomes:
         if self.character_radius is None and len(self):
             raise ValueError("the radius in characters is not known of all inputs")
         characters = self.radius if self.character_radius is None else self.character_radius
-        return replace(self, radius=characters, log_cardinality=np.zeros(len(self.radius)))
+        return self.against(characters)
+
+    def against(self, radius: IntArray) -> Outcomes:
+        """The same inputs with their radii for another attacker, such as `padded_radius` or `positions`."""
+        return replace(self, radius=radius, log_cardinality=np.zeros(len(self.radius)))
+
+    @property
+    def padded(self) -> int:
+        """The number of inputs whose answer is correct and survives any text before and after."""
+        return self.number(self.correct & (self.padded_radius >= 0))
 
     def take(self, rows: Any) -> Outcomes:
         """A part of the rows, by an index array or a mask."""
@@ -170,19 +176,18 @@ class Outcomes:
     @staticmethod
     def pooled(parts: Sequence[Outcomes]) -> Outcomes:
         """All inputs of several sets; a column that a set lacks is left out."""
-        names = [field.name for field in fields(Outcomes)]
-        columns: dict[str, Any] = {name: [getattr(part, name) for part in parts] for name in names}
-        unknown = {name for name, column in columns.items() if any(part is None for part in column)}
-        pooled: dict[str, Any] = {n: None if n in unknown else np.concatenate(each) for n, each in columns.items()}
+        columns: dict[str, Any] = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Outcomes)}
+        pooled: dict[str, Any] = {
+            name: None if any(part is None for part in column) else np.concatenate(column)
+            for name, column in columns.items()
+        }
         return Outcomes(**pooled)
 
     def by_label(self) -> dict[Any, Outcomes]:
         """The inputs of each label; empty without labels."""
         if self.label is None:
             return {}
-        numbers = {label: number for number, label in enumerate(dict.fromkeys(self.label.tolist()))}
-        column = np.array([numbers[label] for label in self.label.tolist()], dtype=np.int64)
-        return {label: self.take(column == number) for label, number in numbers.items()}
+        return {label: self.take(self.label == label) for label in dict.fromkeys(self.label.tolist())}
 
     def by_quartile(self) -> list[Outcomes]:
         """The inputs up to the first quartile of the length, up to the second, up to the third, and above it."""
@@ -214,6 +219,7 @@ class Measures:
         median_log_cardinality: the median of log10 of the size of the certified region; beside it, the quartiles.
         wasserstein: the distance between standardised radii and standardised lengths.
         covering: certificates that cover every text of their length, right or wrong.
+        padded: inputs whose answer is correct, and stays so no matter what text is added before and after.
         calls: the mean number of votes per input.
         shortest: the smallest number of tokens.
     """
@@ -233,6 +239,7 @@ class Measures:
     upper_log_cardinality: float
     wasserstein: float
     covering: int
+    padded: int
     abstained: int
     calls: float
     shortest: int
@@ -240,7 +247,7 @@ class Measures:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where a measure is undefined."""
-        return {name: None if value != value else value for name, value in vars(self).items()}
+        return {name: known(value) for name, value in vars(self).items()}
 
 
 def measure(inputs: Outcomes, threat: Threat | None = None) -> Measures:
@@ -268,6 +275,7 @@ def measure(inputs: Outcomes, threat: Threat | None = None) -> Measures:
         upper_log_cardinality=float(high),
         wasserstein=wasserstein(inputs),
         covering=inputs.number(inputs.radius >= least),
+        padded=inputs.padded,
         abstained=inputs.number(inputs.radius < 0),
         calls=inputs.mean(inputs.calls),
         shortest=int(inputs.length.min(initial=2**62)) if len(inputs) else 0,
@@ -278,11 +286,6 @@ def measure(inputs: Outcomes, threat: Threat | None = None) -> Measures:
 def certified_at_radius(inputs: Outcomes, radii: npt.ArrayLike) -> FloatArray:
     """Certified accuracy: the fraction of inputs whose answer is correct and certified at each radius."""
     return _fraction_at_least(inputs, inputs.radius, radii)
-
-
-def certified_at_one(inputs: Outcomes) -> float:
-    """The fraction of inputs that are correct and certified against any single edit."""
-    return float(certified_at_radius(inputs, [1])[0])
 
 
 def radius_curve(inputs: Outcomes) -> tuple[IntArray, FloatArray]:
@@ -318,6 +321,11 @@ def wilson(fraction: Any, size: int) -> tuple[Any, Any]:
     half = np.sqrt(square * (fraction * (1 - fraction) + square / 4))
     low, high = ((fraction + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
     return np.maximum(0.0, low), np.minimum(1.0, high)
+
+
+def known(value: Any) -> Any:
+    """A value as JSON holds it: None in place of NaN."""
+    return None if isinstance(value, float) and value != value else value
 
 
 def plain_mean(values: Sequence[float]) -> float:
@@ -362,11 +370,17 @@ def wasserstein(inputs: Outcomes) -> float:
     >>> wasserstein(Outcomes.of("aaa", [1, 2, 3], length=[10, 20, 30]))
     0.0
     """
-    from scipy.stats import wasserstein_distance  # slow to import
-
     columns = inputs.counted_radius, inputs.length
     if not len(inputs) or any(column.min() == column.max() for column in columns):
         return nan
     centred = [column - inputs.mean(column) for column in columns]
-    left, right = (column / sqrt(inputs.mean(column**2)) for column in centred)
-    return float(wasserstein_distance(left, right, inputs.count, inputs.count))
+    standardised = [column / sqrt(inputs.mean(column**2)) for column in centred]
+    positions = np.sort(np.concatenate(standardised))
+    below = []  # how many inputs are at most at each place: their difference is integrated
+    for column in standardised:
+        order = np.argsort(column)
+        counts = np.concatenate([[0], np.cumsum(inputs.count[order])])
+        below.append(counts[np.searchsorted(column[order], positions[:-1], side="right")])
+    return float(
+        np.sum(np.abs(below[0] - below[1]) * np.diff(positions)) / len(inputs)
+    )  # scipy.stats is slow to import

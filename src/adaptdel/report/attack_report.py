@@ -10,20 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.attacks.attack_run import AttackRun, read_attack_run
-from adaptdel.attacks.outcomes import attack_table, gap_table, is_verified
+from adaptdel.attacks.attack_run import ADAPTIVE, AttackRun, read_attack_run
+from adaptdel.attacks.outcomes import SUCCESS, attack_table, gap_table, is_verified
 from adaptdel.report.entries import COLOURS
-from adaptdel.report.figures import INK, MUTED, single_figure, tidy
-from adaptdel.report.words import find_texts, plural
-from adaptdel.report.write import (
-    mark,
-    render,
-    report_folder,
-    write_figures,
-    write_file,
-    write_tables,
-)
-from adaptdel.tables import percent
+from adaptdel.report.figures import INK, MUTED, labelled_axes, tidy
+from adaptdel.report.words import find_texts
+from adaptdel.report.write import finish, report_folder, write_figures
+from adaptdel.tables import percent, plural
 
 SHOWN = 8  # attacked texts of a run
 _BARS = (
@@ -41,25 +34,20 @@ _GAP = (
 
 
 @dataclass(frozen=True)
-class ShownText:
-    """An attacked text, in parts: (kind, words), where kind is "same", "gone" or "new"."""
-
-    row: int
-    truth: str
-    answer: str
-    distance: int
-    radius: int
-    parts: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
 class AttackEntry:
-    """A run of attacks in the report, the measures with the names of model and recipe, and some attacked texts."""
+    """A run of attacks in the report, with some of the attacked texts.
+
+    Attributes:
+        number: its position, from 0.
+        run: the run.
+        row: the measures, with the names of model and recipe.
+        texts: records of successes, each with the text in parts: (kind, words), where kind is "same", "gone" or "new".
+    """
 
     number: int
     run: AttackRun
     row: dict[str, Any]
-    texts: list[ShownText]
+    texts: list[dict[str, Any]]
 
     @property
     def title(self) -> str:
@@ -88,10 +76,17 @@ def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: s
         report: dict[str, Any] = {
             "title": title or "Attacks on certified classifiers",
             "entries": entries,
-            "summary": [_sentence(entry) for entry in entries],
+            "summary": [
+                f"{entry.title}: no input was attacked."
+                if entry.row["robust_accuracy"] is None
+                else f"{entry.title}: {percent(entry.row['accuracy_before'])} of "
+                f"{plural(entry.row['inputs'], 'input')} are answered correctly without an attack, "
+                f"{percent(entry.row['accuracy_after'])} under it."
+                for entry in entries
+            ],
             "notes": _notes(entries),
             "tables": [attack_table(rows), gap_table(rows)],
-            "drawings": write_figures([*_figures(entries)], partial / "figures", {}),
+            "drawings": write_figures(_figures(entries), partial / "figures"),
         }
         values = {
             "runs": [
@@ -106,21 +101,8 @@ def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: s
                 for entry in entries
             ]
         }
-        write_tables(report["tables"], partial)
-        write_file(partial / "index.html", render("attacks.html", report=report))
-        mark(partial, values)
+        finish(partial, "attacks.html", report, report["tables"], values)
     return values
-
-
-def _sentence(entry: AttackEntry) -> str:
-    """The accuracy before and after the attack."""
-    row = entry.row
-    if row["robust_accuracy"] is None:
-        return f"{entry.title}: no input was attacked."
-    return (
-        f"{entry.title}: {percent(row['accuracy_before'])} of {plural(row['inputs'], 'input')} are answered correctly "
-        f"without an attack, {percent(row['accuracy_after'])} under it."
-    )
 
 
 def _notes(entries: Sequence[AttackEntry]) -> list[str]:
@@ -132,61 +114,46 @@ def _notes(entries: Sequence[AttackEntry]) -> list[str]:
     ]
     for entry in entries:
         if errors := entry.row["errors"]:
-            inputs = (
-                "1 input ended its workers and is" if errors == 1 else f"{errors} inputs ended their workers and are"
-            )
-            notes.append(f"{entry.title}: {inputs} left out of all figures.")
-    if any(entry.row["recipe"] != "adaptive" for entry in entries):
+            ended = "input ended its workers and is" if errors == 1 else "inputs ended their workers and are"
+            notes.append(f"{entry.title}: {errors} {ended} left out of all figures.")
+    if any(entry.row["recipe"] != ADAPTIVE for entry in entries):
         notes.append(
             "The recipes of TextAttack keep the first answer to a text (one draw of the noise), as in the paper. Some "
             "of their successes are due to that draw: “verified” counts only changes that fresh votes confirm."
         )
-    parts = {part for entry in entries for part in (entry.run.manifest.get("parts") or {}).items()}
-    notes += [f"Part of the recipes: {name} is {value}." for name, value in sorted(parts)]
-    broken = [entry for entry in entries if entry.row["violations"]]
-    notes += [
+    parts = sorted({part for entry in entries for part in entry.run.manifest.parts.items()})
+    notes += [f"Part of the recipes: {name} is {value}." for name, value in parts]
+    return notes + [
         f"{entry.title}: {entry.row['violations']} attacked texts lie inside the certified radius; adaptdel "
         "audit tests whether that is more than alpha allows."
-        for entry in broken
+        for entry in entries
+        if entry.row["violations"]
     ]
-    return notes
 
 
 def _entry(number: int, run: AttackRun) -> AttackEntry:
     """A run with some of its attacked texts, if the data file still holds the originals."""
-    successes = [record for record in run.records if record["outcome"] == "success" and record["text"] is not None]
-    shown = successes[:SHOWN]
-    texts, _ = find_texts(run.manifest["data"], {record["row"]: record["id"] for record in shown})
+    successes = [record for record in run.records if record["outcome"] == SUCCESS and record["text"] is not None]
+    texts, _ = find_texts(run.manifest.data, {record["row"]: record["id"] for record in successes[:SHOWN]})
     attacked = [
-        ShownText(
-            record["row"],
-            record["truth"],
-            str(record["answer_after"]),
-            record["distance"],
-            record["radius"],
-            _parts(texts[record["row"]].split(), record["text"].split()),
-        )
-        for record in shown
+        record | {"parts": _parts(texts[record["row"]].split(), record["text"].split())}
+        for record in successes[:SHOWN]
         if record["row"] in texts
     ]
-    name = Path(run.manifest["model"].get("path", "")).name or "model"
-    return AttackEntry(number, run, {"model": name, "recipe": run.manifest["recipe"], **run.measures}, attacked)
+    names = {"model": Path(run.manifest.model.path).name or "model", "recipe": run.manifest.recipe}
+    return AttackEntry(number, run, names | run.measures, attacked)
 
 
 def _parts(original: list[str], attacked: list[str]) -> list[tuple[str, str]]:
     """The words of two texts: those that stayed, that are gone and that are new."""
     parts: list[tuple[str, str]] = []
     for kind, start, end, first, last in SequenceMatcher(None, original, attacked, autojunk=False).get_opcodes():
+        gone, new = original[start:end], attacked[first:last]
         if kind == "equal":
-            words = original[start:end]
-            parts.append(("same", " ".join(words if len(words) <= 24 else [*words[:10], "…", *words[-10:]])))
-        else:
-            if end > start:
-                parts.append(("gone", " ".join(original[start:end])))
-            if last > first:
-                parts.append(
-                    ("new", " ".join(word if len(word) <= 60 else word[:57] + "…" for word in attacked[first:last]))
-                )
+            parts.append(("same", " ".join(gone if len(gone) <= 24 else [*gone[:10], "…", *gone[-10:]])))
+            continue
+        parts += [("gone", " ".join(gone))] if gone else []
+        parts += [("new", " ".join(word if len(word) <= 60 else word[:57] + "…" for word in new))] if new else []
     return parts
 
 
@@ -203,24 +170,24 @@ def _figures(entries: Sequence[AttackEntry]) -> Iterator[tuple[str, str, str, An
 def _bars(entries: Sequence[AttackEntry]) -> Any:
     """Robust accuracies by recipe, a bar for each model, as in the paper's figure."""
     models, recipes = ([*dict.fromkeys(entry.row[name] for entry in entries)] for name in ("model", "recipe"))
-    figure, axes = single_figure("", "robust accuracy")
+    axes = labelled_axes("", "robust accuracy")
     width = 0.8 / len(models)
     for number, model in enumerate(models):
         rows = [entry.row for entry in entries if entry.row["model"] == model and entry.run.records]
         heights = np.array([row["robust_accuracy"] for row in rows])
         ends = np.array([row["robust_accuracy_bootstrap"] for row in rows]).reshape(-1, 2).T
-        places = [recipes.index(row["recipe"]) + (number - (len(models) - 1) / 2) * width for row in rows]
-        axes.bar(places, heights, width, color=COLOURS[number % len(COLOURS)][0], label=model)
-        axes.errorbar(places, heights, np.abs(ends - heights), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+        positions = [recipes.index(row["recipe"]) + (number - (len(models) - 1) / 2) * width for row in rows]
+        axes.bar(positions, heights, width, color=COLOURS[number % len(COLOURS)][0], label=model)
+        axes.errorbar(positions, heights, np.abs(ends - heights), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     axes.set_xticks(range(len(recipes)), recipes)
     axes.set_ylim(0, 1.02)
     tidy(axes)
-    figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
-    return figure
+    axes.figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
+    return axes.figure
 
 
 def _bounds_figure(entry: AttackEntry) -> Any:
-    figure, axes = single_figure("number of edits r", "fraction of inputs")
+    axes = labelled_axes("number of edits r", "fraction of inputs")
     curves = entry.run.curve
     edits = [point["edits"] for point in curves]
     certified, attacked = ([point[name] for point in curves] for name in ("certified", "attacked"))
@@ -230,11 +197,11 @@ def _bounds_figure(entry: AttackEntry) -> Any:
     tidy(axes)
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
-    return figure
+    return axes.figure
 
 
 def _gap_figure(entry: AttackEntry) -> Any:
-    figure, axes = single_figure("certified radius", "attacked distance")
+    axes = labelled_axes("certified radius", "attacked distance")
     shown = [record for record in entry.run.records if is_verified(record) and record["covered"]]
     radii = [max(record["radius"], 0) for record in shown]
     distances = [record["distance"] for record in shown]
@@ -245,4 +212,4 @@ def _gap_figure(entry: AttackEntry) -> Any:
         axes.set_yscale("symlog", linthresh=10)
         axes.set_ylim(bottom=0)
     tidy(axes)
-    return figure
+    return axes.figure

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from math import nan
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from adaptdel.core.bounds import describe_bound
 from adaptdel.core.checks import FloatArray, IntArray, check_int
 from adaptdel.core.threat import ROBERTA_VOCABULARY
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
@@ -22,8 +24,7 @@ from adaptdel.measures.summary import (
     measure,
     radius_curve,
 )
-from adaptdel.report.entries import Entry, file_name
-from adaptdel.report.measured import CHARACTERS
+from adaptdel.report.entries import CHARACTERS, Entry, file_name
 from adaptdel.tables import UNDEFINED, Column, Row, Table, duration, integer, number, percent, signed
 
 SIZE = "median log₁₀ size"
@@ -49,12 +50,11 @@ class Difference:
 
 def default_baseline(entries: Sequence[Entry]) -> Entry:
     """The entry that most others can be compared with: the same data and attacker; not constant; with certificates."""
-
-    def order(entry: Entry) -> tuple[bool, bool, bool, int, int]:
-        alike = sum((other.data, other.attacker) == (entry.data, entry.attacker) for other in entries)
-        return not entry.is_constant, entry.certifies, not entry.is_foreign, alike, -entry.number
-
-    return max(entries, key=order)
+    alike = Counter((entry.data, entry.attacker) for entry in entries)
+    return max(
+        entries,
+        key=lambda e: (e.classes.constant is None, e.certifies, e.plan is not None, alike[e.data, e.attacker]),
+    )
 
 
 def paired(entries: Sequence[Entry]) -> list[list[Outcomes]]:
@@ -88,8 +88,8 @@ def paired_differences(
         return {name: Difference(nan, nan, nan) for name in STATISTICS}
     sides = [[_statistics(outcomes) for outcomes in side] for side in (runs, baseline)]
 
-    def gap(places: IntArray) -> FloatArray:
-        left, right = (np.mean([statistics(places) for statistics in side], axis=0) for side in sides)
+    def gap(positions: IntArray) -> FloatArray:
+        left, right = (np.mean([statistics(positions) for statistics in side], axis=0) for side in sides)
         return np.asarray(left - right)
 
     rng = np.random.default_rng(seed)
@@ -106,14 +106,14 @@ def _statistics(inputs: Outcomes) -> Callable[[IntArray], FloatArray]:
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     classes = np.array([numbers[label] for label in labels], dtype=np.int64)
 
-    def statistics(places: IntArray) -> FloatArray:
-        drawn, median = columns[:, places], np.median(sizes[places])
+    def statistics(positions: IntArray) -> FloatArray:
+        drawn, median = columns[:, positions], np.median(sizes[positions])
         correct, certified, radius = drawn.mean(axis=1)
         if not numbers:
             return np.array([nan, nan, nan, radius, nan, median])
-        held = np.bincount(classes[places], minlength=len(numbers))
+        held = np.bincount(classes[positions], minlength=len(numbers))
         balanced, _, balanced_radius = (
-            (np.bincount(classes[places], row, len(numbers))[held > 0] / held[held > 0]).mean() for row in drawn
+            (np.bincount(classes[positions], row, len(numbers))[held > 0] / held[held > 0]).mean() for row in drawn
         )
         return np.array([correct, certified, balanced, radius, balanced_radius, median])
 
@@ -135,7 +135,7 @@ def differences(entries: Sequence[Entry], baseline: Entry, *, seed: int) -> Diff
             runs, reference = paired([entry, baseline])
             gaps = paired_differences(runs, reference, seed=seed)
             omitted = {*(() if entry.attacker == baseline.attacker else _RADII)}
-            omitted |= {*(() if entry.unit == baseline.unit != CHARACTERS else ("median_log_cardinality",))}
+            omitted |= {*(() if entry.first.unit == baseline.first.unit != CHARACTERS else ("median_log_cardinality",))}
             compared[entry.name] = len(runs[0]), {name: gap for name, gap in gaps.items() if name not in omitted}
     return compared
 
@@ -158,11 +158,17 @@ def overview_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
 def main_table(entries: Sequence[Entry]) -> Table:
     """The paper's main table; columns that say nothing are left out."""
     rows = [_measured(entry) for entry in entries]
-    hidden = () if any(map(is_uneven, entries)) else _UNEVEN
+    hidden = () if any(entry.is_uneven for entry in entries) else _UNEVEN
     columns = [
         Column("run", ("title",), number=False),
-        *(_with_spread(each) for each in MEASURE_COLUMNS if each.keys[0] not in hidden),
+        *(
+            replace(each, keys=(each.keys[0], f"{each.keys[0]}_spread"), show=_spread) if each.show is percent else each
+            for each in MEASURE_COLUMNS
+            if each.keys[0] not in hidden
+        ),
         Column("median radius", ("median_radius",), lambda value: f"{value:g}", "max"),
+        Column("with any text before and after", ("padded",), integer, about="Right answers that stay "
+               "no matter what text is added before and after the input."),
         Column("mean radius in characters", ("mean_character_radius",), number, "max"),
         Column(SIZE, ("median_log_cardinality",), number, "max", about="The number of texts in the certified region, "
                f"for a vocabulary of {ROBERTA_VOCABULARY:,} tokens."),
@@ -179,20 +185,6 @@ def main_table(entries: Sequence[Entry]) -> Table:
     if any(len(entry.parts) > 1 for entry in entries):
         caption += " For several seeds, ± is the standard deviation over the seeds."
     return Table("main", caption, kept, rows)
-
-
-def is_uneven(entry: Entry) -> bool:
-    """Whether a class is more than 1.5 times as frequent as another one."""
-    sizes = [len(part) for part in entry.by_class.values()]
-    return bool(sizes) and max(sizes) > 1.5 * min(sizes)
-
-
-def _with_spread(column: Column) -> Column:
-    """A column of fractions, with their standard deviation over the seeds."""
-    if column.show is not percent:
-        return column
-    key = column.keys[0]
-    return Column(column.title, (key, f"{key}_spread"), _spread, "max", about=column.about)
 
 
 def _measured(entry: Entry) -> dict[str, Any]:
@@ -213,22 +205,15 @@ def _measured(entry: Entry) -> dict[str, Any]:
 
 def class_tables(entries: Sequence[Entry]) -> list[Table]:
     """The measures by class, and the confusion matrices; none without labels."""
-    labelled = [entry for entry in entries if entry.classes.classes]
+    labelled = [(entry.name, entry.classes) for entry in entries if entry.classes.classes]
     rows = [
-        {"run": entry.name, **each.to_dict(), "label": str(each.label)}
-        for entry in labelled
-        for each in entry.classes.classes
+        {"run": name, **each.to_dict(), "label": str(each.label)} for name, table in labelled for each in table.classes
     ]
     if not rows:
         return []
-    tables = [class_table(rows, lead=[_NAME])]
-    if len({row["label"] for row in rows}) <= SHOWN_CLASSES:
-        parts = [
-            ({"run": entry.name}, [each.label for each in entry.classes.classes], entry.classes.confusion)
-            for entry in labelled
-        ]
-        tables.append(confusion_table(parts, lead=[_NAME]))
-    return tables
+    parts = [({"run": name}, [each.label for each in table.classes], table.confusion) for name, table in labelled]
+    few = len({row["label"] for row in rows}) <= SHOWN_CLASSES
+    return [class_table(rows, lead=[_NAME]), *([confusion_table(parts, lead=[_NAME])] if few else [])]
 
 
 def difference_table(compared: Differences, baseline: Entry) -> Table:
@@ -237,7 +222,8 @@ def difference_table(compared: Differences, baseline: Entry) -> Table:
     for name, title in STATISTICS.items():
         if any(name in measures for _, measures in compared.values()):
             keys = (name, f"{name}_low", f"{name}_high")
-            columns.append(Column(title, keys, _points if "accuracy" in name else _change, strong=_is_clear(name)))
+            show = partial(_change, scale=100, digits=1) if "accuracy" in name else _change
+            columns.append(Column(title, keys, show, strong=itemgetter(f"{name}_clear")))
     rows = []
     for run, (common, measures) in compared.items():
         row: dict[str, Any] = {"run": run, "common": common}
@@ -253,14 +239,10 @@ def difference_table(compared: Differences, baseline: Entry) -> Table:
     return Table("differences", caption, columns, rows)
 
 
-def _is_clear(name: str) -> Callable[[Row], bool]:
-    return lambda row: bool(row[f"{name}_clear"])
-
-
-def quartile_table(entries: Sequence[Entry]) -> Table | None:
-    """The measures by quartile of length; None if the lengths hardly differ."""
+def quartile_table(entries: Sequence[Entry]) -> list[Table]:
+    """The measures by quartile of length; none if the lengths hardly differ."""
     if not any(sum(bool(len(part)) for part in entry.quartiles) > 1 for entry in entries):
-        return None
+        return []
     columns = [
         _NAME,
         Column("lengths", ("shortest", "longest"), lambda low, high: f"{low:,} – {high:,}"),
@@ -276,42 +258,29 @@ def quartile_table(entries: Sequence[Entry]) -> Table | None:
         for entry in entries
         if len(part := entry.quartiles[quarter])
     ]
-    return Table("quartiles", "By quartile of the length of the inputs, in tokens.", columns, rows)
+    return [Table("quartiles", "By quartile of the length of the inputs, in tokens.", columns, rows)]
 
 
 def settings_table(entries: Sequence[Entry]) -> Table:
-    """The settings of the runs."""
-    rows = [_settings(entry) for entry in entries]
-    names = [name for name in rows[0] if any(row[name] for row in rows)]
-    columns = [_NAME, *(Column(name, (name,), number=False) for name in names if name != "run")]
-    return Table("settings", "Settings of the runs.", columns, rows)
-
-
-def _settings(entry: Entry) -> Row:
-    manifest = entry.manifest
-    data, votes = manifest.get("data") or {}, manifest.get("votes")
-    noise, threshold = manifest.get("noise") or {}, manifest.get("threshold")
-    return {
-        "run": entry.name,
-        "noise": ", ".join(f"{key} {_shortened(value)}" for key, value in (noise.get("rate") or noise).items()) or None,
-        "attacker": ", ".join(entry.ops),
-        "threshold": None if threshold is None else f"{threshold:g}",
-        "bound": None if manifest.get("bound") is None else describe_bound(manifest["bound"]),
-        "confidence": entry.confidence,
-        "votes": " + ".join(map(str, votes)) if votes else None,
-        "sampling": manifest.get("sampling"),
-        "seed": ", ".join(str(part.run.manifest.get("seed")) for part in entry.parts),
-        "unit": " ".join(str(value) for value in (entry.unit or {}).values()) or None,
-        "model": ", ".join(str(part.run.manifest.get("model_hash"))[:12] for part in entry.parts) or None,
-        "data": f"{file_name(data)} {str(data.get('sha256') or '')[:12]}".strip() or None,
-        "finished": re.sub(r"T(\d\d:\d\d):[\d.]*\+00:00$", r" \1 UTC", str(manifest.get("finished") or "no")),
-    }
-
-
-def _shortened(value: Any) -> str:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    text = "/".join(f"{item:.6g}" if isinstance(item, (int, float)) else str(item) for item in values[:8])
-    return text + ("/…" if len(values) > 8 else "")
+    """The settings of the runs; of several seeds, those of the first."""
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        runs = [part.run.manifest for part in entry.parts if part.run is not None]
+        data, finished = entry.first.data, entry.manifest and entry.manifest.finished
+        rows.append({
+            "run": entry.name,
+            **entry.first.settings,
+            "seed": ", ".join(str(part.settings["seed"]) for part in entry.parts if part.settings.get("seed")),
+            "unit": " ".join(map(str, (entry.first.unit or {}).values())),
+            "model": ", ".join(manifest.model_hash[:12] for manifest in runs),
+            "data": f"{file_name(data.path)} {(data.sha256 or '')[:12]}".strip(),
+            "finished": f"{datetime.fromisoformat(finished).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if finished
+                        else "no" if runs else "as stated",
+        })  # fmt: skip
+    names = [name for name in dict.fromkeys(key for row in rows for key in row) if any(row.get(name) for row in rows)]
+    columns = [Column(name, (name,), number=False) for name in names]
+    shown = [{name: row.get(name) or None for name in names} for row in rows]
+    return Table("settings", "Settings of the runs.", columns, shown)
 
 
 def curves(entries: Sequence[Entry]) -> Table:
@@ -320,11 +289,17 @@ def curves(entries: Sequence[Entry]) -> Table:
     The column class is empty for all inputs; with a class, the certified accuracy is the certified recall.
     """
     columns = [Column(name, (name,)) for name in ("run", "class", "against", "threshold", "certified_accuracy")]
-    kinds = {"radius": radius_curve, "log10_cardinality": log_cardinality_curve}
+    kinds: dict[str, Callable[[Outcomes], tuple[Any, Any]]] = {
+        "padded_radius": lambda part: radius_curve(part.against(part.padded_radius)),
+        "positions": lambda part: radius_curve(part.against(part.positions)),
+        "radius": radius_curve,
+        "log10_cardinality": log_cardinality_curve,
+    }
     rows: list[Row] = []
     for entry in entries:
         parts = [(None, entry.outcomes), *((str(label), part) for label, part in entry.by_class.items())]
-        for (label, part), (against, curve) in product(parts, kinds.items()):
+        shown = list(kinds.items())[0 if entry.outcomes.padded else 2 :]
+        for (label, part), (against, curve) in product(parts, shown):
             start = {"run": entry.name, "class": label, "against": against}
             for threshold, fraction in zip(*(column.tolist() for column in curve(part)), strict=True):
                 rows.append(start | {"threshold": threshold, "certified_accuracy": fraction})
@@ -339,9 +314,6 @@ def _spread(value: float, spread: float | None) -> str:
     return percent(value) + (f" ± {100 * spread:.1f}" if spread is not None else "")
 
 
-def _points(value: float, low: float, high: float) -> str:
-    return f"{signed(100 * value, 1)} [{signed(100 * low, 1)}, {signed(100 * high, 1)}]"
-
-
-def _change(value: float, low: float, high: float) -> str:
-    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+def _change(value: float, low: float, high: float, *, scale: int = 1, digits: int = 2) -> str:
+    shown, first, last = (signed(scale * each, digits) for each in (value, low, high))
+    return f"{shown} [{first}, {last}]"

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.core.noise import noise_from_dict
-from adaptdel.core.threat import Threat
 from adaptdel.measures.summary import Outcomes, log_cardinality_curve, quantiles, radius_curve, wilson
 from adaptdel.plots import new_axes, new_figure
-from adaptdel.report.entries import Entry, clip, read_entries
-from adaptdel.report.words import token
+from adaptdel.report.entries import COLOURS, Entry, clip, read_entries
 from adaptdel.runs.storage import Run
+from adaptdel.text.units import noun
 
 # Of an SVG file: what a page needs not. Identifiers of clip paths and markers stay: `plots.save` makes them unique.
 _DROPPED = re.compile(
@@ -44,25 +42,34 @@ _LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
 _PANELS = 8  # classes with a panel of their own
 _GROUPS = 10  # of inputs of similar length
 _TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves end where 1% of the inputs are left, at most 2.5 times as far as 10%
-_FAR, _APART = 20, 4  # a logarithmic scale where curves end beyond 20, and one 4 times as far as another
+_FAR, _APART = 20, 4  # radii: a logarithmic scale where curves end beyond 20, and one 4 times as far as another
 
 Curve = Callable[[Outcomes], tuple[Any, Any]]
-Part = tuple[Entry, Outcomes]
+Scale = tuple[str, Curve]  # the horizontal axis
+Line = tuple[Outcomes, dict[str, Any]]  # inputs and how their curve looks
+_BY_RADIUS: Scale = ("radius: number of edits", radius_curve)
+_BY_SIZE: Scale = ("log₁₀ of the size of the certified region", log_cardinality_curve)
 
 
-def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
-    """All figures: name, title, caption and figure."""
+def draw(entries: Sequence[Entry], *, as_released: bool = False) -> list[tuple[str, str, str, Figure]]:
+    """All figures: name, title, caption and figure; as of the paper's released code, see `Entry.as_released`."""
+    cut = " Radii are cut at the length, and the largest 0.01% left out." if as_released else ""
+    entries = [entry.as_released() for entry in entries] if as_released else entries
     protected = {clip(str(entry.protects), 20) for entry in entries if entry.protects is not None}
     answers = f"of the inputs with the label {' or '.join(sorted(protected))}"
-    limited = [f"that of {entry.name} only {Threat(entry.ops).verbs}" for entry in entries if len(entry.ops) < 3]
+    limited = [
+        f"that of {entry.name} only {entry.first.threat.verbs}" for entry in entries if len(entry.first.threat.ops) < 3
+    ]
     made = f" that the attacker can make ({', '.join(limited)})" if limited else ""
     shown: list[tuple[str, str, str, Figure | None]] = [
         ("certified-radius", "Certified accuracy against the radius",
          "A point (r, a): for a fraction a of the inputs, the answer is correct and certified against any r edits"
-         f"{made}. Bands: 95% intervals, by the choice of the inputs.", certified_by_radius(entries)),
+         f"{made}. Bands: 95% intervals, by the choice of the inputs.",
+         _legend(certified(entries, _BY_RADIUS, bands=True, linear=as_released))),
         ("detection", "Detection against edits",
          f"A point (r, d): a fraction d {answers} is recognised after any r edits of words{made}, or any r edits of "
-         "characters.",
+         "characters; where a run knows it, with any text before and after and any r edits inside, or with any text at "
+         "r positions.",
          detection_curves(entries)),
         ("classes", "Certified recall by class against the radius",
          "A panel for each class: a point (r, a) for a fraction a of its inputs whose answer is correct and certified "
@@ -70,48 +77,50 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
         ("certified-cardinality", "Certified accuracy against the size of the certified region",
          "A point (c, a): for a fraction a of the inputs, the answer is correct and the certified region holds at "
          "least 10ᶜ texts. It makes different attackers comparable. Curves end where few inputs are left.",
-         certified_by_cardinality(entries)),
+         _legend(certified(entries, _BY_SIZE)) if any(e.outcomes.log_cardinality.any() for e in entries) else None),
         ("quartiles", "Certified accuracy by quartile of length",
-         "The same for the shortest quarter of the inputs, the second, the third, and the longest.",
+         "The same for the shortest quarter of the inputs, the second, the third, and the longest. Right: a share q of "
+         "the inputs is at most as long; dashed at the quartiles.",
          quartile_panels(entries)),
         ("rates", "Rate and kept length",
-         f"The fraction of {token(entries[0].manifest.get('unit'))}s that the noise removes, and the expected number "
-         "that the model reads, by length.", rates(entries)),
+         "The fraction of tokens that the noise removes, and the expected number that the model reads, by length.",
+         rates(entries)),
     ]  # fmt: skip
-    return [(name, title, caption, figure) for name, title, caption, figure in shown if figure is not None]
+    return [(name, title, caption + cut, figure) for name, title, caption, figure in shown if figure is not None]
 
 
-def certified_by_radius(entries: Sequence[Entry]) -> Figure:
-    """Certified accuracy against the radius."""
-    figure, axes = single_figure("radius: number of edits", "certified accuracy")
-    _by_radius(axes, entries)
-    _legend(figure, axes)
-    return figure
+def certified(
+    entries: Sequence[Entry], scale: Scale, *, bands: bool = False, linear: bool = False, axes: Axes | None = None
+) -> Axes:
+    """Certified accuracy against the radius, or against the size of the certified region."""
+    axes = labelled_axes(scale[0], "certified accuracy", axes)
+    sizes = [len(entry.first.outcomes) for entry in entries] if bands else ()  # seeds share their inputs
+    _curves(axes, [(entry.outcomes, _style(entry)) for entry in entries], scale[1], sizes=sizes, linear=linear)
+    return axes
 
 
 def plot_certified_accuracy(*runs: Run | str | Path, axes: Axes | None = None) -> Axes:
-    """Draw certified accuracy against the radius, a curve for each run, with intervals of 95% confidence.
+    """Plot certified accuracy against the radius: a curve for each run, with 95% confidence intervals.
 
     Args:
-        runs: runs or their folders; runs that differ in their seeds only are one curve.
-        axes: of matplotlib, to draw into; None for new ones.
+        runs: runs or their folders; runs that differ only in their seeds are one curve.
+        axes: matplotlib axes to draw into; None for new ones.
     """
-    axes = _labelled(axes, "radius: number of edits", "certified accuracy")
-    _by_radius(axes, _entries(runs))
+    axes = certified(_entries(runs), _BY_RADIUS, bands=True, axes=axes or new_axes(WIDTH, 3.4))
     axes.legend(frameon=False, fontsize=8.5)
     return axes
 
 
 def plot_radius_against_length(*runs: Run | str | Path, axes: Axes | None = None) -> Axes:
-    """Draw the mean certified radius against the length; wrong answers count as radius 0.
+    """Plot the mean certified radius against the length; wrong predictions count as radius 0.
 
     Inputs are grouped by quantiles of the length; a point stands at the mean length of a group.
 
     Args:
-        runs: runs or their folders; runs that differ in their seeds only are one curve.
-        axes: of matplotlib, to draw into; None for new ones.
+        runs: runs or their folders; runs that differ only in their seeds are one curve.
+        axes: matplotlib axes to draw into; None for new ones.
     """
-    axes = _labelled(axes, "length, tokens", "mean certified radius")
+    axes = labelled_axes("length, tokens", "mean certified radius", axes or new_axes(WIDTH, 3.4))
     for entry in _entries(runs):
         inputs = entry.outcomes
         if not len(inputs):
@@ -134,20 +143,6 @@ def _entries(runs: Sequence[Run | str | Path]) -> list[Entry]:
     return read_entries([run.folder if isinstance(run, Run) else Path(run) for run in runs])
 
 
-def _by_radius(axes: Axes, entries: Sequence[Entry]) -> None:
-    _curves(axes, [(entry, entry.outcomes) for entry in entries], radius_curve, bands=True)
-
-
-def certified_by_cardinality(entries: Sequence[Entry]) -> Figure | None:
-    """Certified accuracy against the log-cardinality of the certified region; None if no size is known."""
-    if not any(entry.outcomes.log_cardinality.any() for entry in entries):
-        return None
-    figure, axes = single_figure("log₁₀ of the size of the certified region", "certified accuracy")
-    _curves(axes, [(entry, entry.outcomes) for entry in entries], log_cardinality_curve)
-    _legend(figure, axes)
-    return figure
-
-
 def class_panels(entries: Sequence[Entry]) -> Figure | None:
     """Certified recall against the radius, a panel for each class; of many classes, the most frequent ones."""
     sizes: dict[Any, int] = {}
@@ -156,46 +151,68 @@ def class_panels(entries: Sequence[Entry]) -> Figure | None:
             sizes[label] = max(len(part), sizes.get(label, 0))
     frequent = sorted(sizes, key=lambda label: -sizes[label])[:_PANELS]
     parts = {
-        f"{clip(str(label), 20)} ({sizes[label]:,})": [(e, e.by_class[label]) for e in entries if label in e.by_class]
+        f"{clip(str(label), 20)} ({sizes[label]:,})": [
+            (entry.by_class[label], _style(entry)) for entry in entries if label in entry.by_class
+        ]
         for label in sizes
         if label in frequent
     }
-    return _panels(parts, radius_curve, "radius: number of edits", "certified recall")
+    return _panels(parts, _BY_RADIUS, "certified recall") if parts else None
 
 
 def quartile_panels(entries: Sequence[Entry]) -> Figure | None:
     """Certified accuracy against log-cardinality, or the radius in characters, by quartile of the length."""
     parts = {}
-    by_size: tuple[str, Curve] = ("log₁₀ of the size of the certified region", log_cardinality_curve)
-    by_radius: tuple[str, Curve] = ("radius: number of edits", radius_curve)
-    horizontal, curve = by_radius if any(entry.characters for entry in entries) else by_size
+    scale = _BY_RADIUS if any(entry.characters for entry in entries) else _BY_SIZE
     for quarter in range(4):
-        panel = [(entry, entry.quartiles[quarter]) for entry in entries if len(entry.quartiles[quarter])]
+        panel = [(entry.quartiles[quarter], _style(entry)) for entry in entries if len(entry.quartiles[quarter])]
         if panel:
-            lengths = np.concatenate([part.length for _, part in panel])
+            lengths = np.concatenate([part.length for part, _ in panel])
             parts[f"{lengths.min()} to {lengths.max()} tokens"] = panel
     if len(parts) < 2:
         return None
-    return _panels(parts, curve, horizontal, "certified accuracy")
+    figure = new_figure(WIDTH, 1.2 + 1.2 * len(parts))
+    places = figure.subplot_mosaic([[title, "lengths"] for title in parts], width_ratios=(2, 1))
+    for title, panel in parts.items():
+        _curves(places[title], panel, scale[1], reach=[entry.outcomes for entry in entries])
+        places[title].set_title(title, loc="right", fontsize=8, color=MUTED, pad=2)
+        places[title].tick_params(labelbottom=title == [*parts][-1])
+    labelled_axes(scale[0], "", places[[*parts][-1]]).xaxis.label.set_size(8.5)
+    figure.supylabel("certified accuracy", fontsize=10, color=INK)
+    _draw_lengths(entries[0].outcomes, places["lengths"])
+    return _legend(places[next(iter(parts))])
 
 
-def _panels(parts: Mapping[str, Sequence[Part]], curve: Curve, horizontal: str, vertical: str) -> Figure | None:
-    """A panel of curves for each part of the inputs, on the same scales; None without parts."""
-    if not parts:
-        return None
+def _draw_lengths(inputs: Outcomes, axes: Axes) -> None:
+    """The quantile function of the lengths, from the shortest at the top; dashed at the quartiles."""
+    shares = np.linspace(0, 1, 201)
+    lengths = quantiles(inputs.length, inputs.count, shares.tolist())
+    axes.plot(lengths, shares, color=INK, lw=1.4)
+    for share in (0.25, 0.5, 0.75):
+        axes.axhline(share, color=MUTED, ls="--", lw=1)
+    axes.set_xlim(0, lengths[190] * 1.04 or 1)  # up to the quantile of 95%: a few long inputs compress the others
+    axes.set_ylim(1, 0)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    axes.yaxis.tick_right()
+    axes.set_title("quantile by length", loc="right", fontsize=8, color=MUTED, pad=2)
+    axes.set_xlabel("length, tokens", color=INK, fontsize=8.5)
+    tidy(axes)
+
+
+def _panels(parts: Mapping[str, Sequence[Line]], scale: Scale, vertical: str) -> Figure:
+    """A panel of curves for each part of the inputs, on the same scales."""
     rows = -(-len(parts) // 2)
     figure = new_figure(WIDTH, 1.5 + 1.5 * rows)
     panels = figure.subplots(rows, 2, squeeze=False, sharex=True, sharey=True).ravel()
-    everything = [part for panel in parts.values() for part in panel]
+    everything = [part for panel in parts.values() for part, _ in panel]
     for axes, (title, panel) in zip(panels, parts.items(), strict=False):
-        _curves(axes, panel, curve, scale=everything)
+        _curves(axes, panel, scale[1], reach=everything)
         axes.set_title(title, loc="right", fontsize=8, color=MUTED, pad=2)
     for axes in panels[len(parts) :]:
         axes.set_visible(False)
-    figure.supxlabel(horizontal, fontsize=10, color=INK)
+    figure.supxlabel(scale[0], fontsize=10, color=INK)
     figure.supylabel(vertical, fontsize=10, color=INK)
-    _legend(figure, panels[0])
-    return figure
+    return _legend(panels[0])
 
 
 def detection_curves(entries: Sequence[Entry]) -> Figure | None:
@@ -203,30 +220,34 @@ def detection_curves(entries: Sequence[Entry]) -> Figure | None:
     parts = [(e, part) for e in entries for label, part in e.by_class.items() if str(label) == e.protects]
     if not parts:
         return None
-    figure, axes = single_figure("number of edits", "certified detection")
-    shown: list[Part] = []
+    axes = labelled_axes("number of edits", "certified detection")
+    lines: list[Line] = []
     for entry, part in parts:
-        lines = {token(entry.unit): part}
+        edited = {noun(entry.first.unit): part}
         if part.character_radius is not None:
-            lines["character"] = part.in_characters()
-        for (noun, inputs), line in zip(lines.items(), _LINES, strict=False):
-            _draw_steps(axes, inputs, radius_curve, _style(entry) | {"ls": line, "label": f"{entry.name}: {noun}s"})
-            shown.append((entry, inputs))
-    _finish_curves(axes, shown, radius_curve)
-    _legend(figure, axes)
-    return figure
+            edited["character"] = part.in_characters()
+        if part.padded:
+            edited[f"any text before and after, and {noun(entry.first.unit)}"] = part.against(part.padded_radius)
+            edited["any text at position"] = part.against(part.positions)
+        for (token, inputs), line in zip(edited.items(), _LINES, strict=False):
+            lines.append((inputs, _style(entry) | {"ls": line, "label": f"{entry.name}: {token}s"}))
+    _curves(axes, lines, radius_curve)
+    return _legend(axes)
 
 
 def rates(entries: Sequence[Entry]) -> Figure | None:
     """The rate, and the expected number of kept tokens, against the length; None if no run has noise."""
-    noisy = [e for e in entries if (e.manifest.get("noise") or {}).get("kind", "none") != "none" and len(e.outcomes)]
-    noisy = [e for e in noisy if not noise_from_dict(e.manifest["noise"]).sees_tokens()]
+    noisy = [
+        (entry, entry.noise)
+        for entry in entries
+        if entry.noise is not None and entry.certifies and not entry.noise.sees_tokens() and len(entry.outcomes)
+    ]
     if not noisy:
         return None
     figure = new_figure(WIDTH, 3.2)
     left, right = figure.subplots(1, 2)
-    for entry in noisy:
-        lengths, noise = np.unique(entry.outcomes.length), noise_from_dict(entry.manifest["noise"])
+    for entry, noise in noisy:
+        lengths = np.unique(entry.outcomes.length)
         rate = np.array([noise.share_removed(length) for length in lengths.tolist()])
         style = _style(entry) | ({"marker": "o", "ms": 4} if len(lengths) == 1 else {})
         left.plot(lengths, rate, **style)
@@ -239,80 +260,69 @@ def rates(entries: Sequence[Entry]) -> Figure | None:
         axes.set_xlabel("length, tokens", color=INK)
         tidy(axes)
     left.set_ylim(0, 1.03)
-    left.yaxis.set_major_formatter(_percent)
+    left.yaxis.set_major_formatter("{x:.0%}")
     right.set_yscale("symlog", linthresh=10)
     right.set_ylim(bottom=0)
     right.yaxis.set_major_formatter(_thousands)
-    _legend(figure, left)
-    return figure
+    return _legend(left)
 
 
-def single_figure(horizontal: str, vertical: str) -> tuple[Figure, Axes]:
-    """A figure with labelled axes."""
-    figure = new_figure(WIDTH, 3.4)
-    return figure, _labelled(figure.subplots(), horizontal, vertical)
-
-
-def _labelled(axes: Axes | None, horizontal: str, vertical: str) -> Axes:
-    axes = new_axes(WIDTH, 3.4) if axes is None else axes
+def labelled_axes(horizontal: str, vertical: str, axes: Axes | None = None) -> Axes:
+    """Axes of a figure of their own, or the given ones, with their labels."""
+    axes = new_figure(WIDTH, 3.4).subplots() if axes is None else axes
     axes.set_xlabel(horizontal, color=INK)
     axes.set_ylabel(vertical, color=INK)
     return axes
 
 
 def _curves(
-    axes: Axes, parts: Sequence[Part], curve: Curve, *, bands: bool = False, scale: Sequence[Part] | None = None
+    axes: Axes,
+    lines: Sequence[Line],
+    curve: Curve,
+    *,
+    sizes: Sequence[int] = (),
+    reach: Sequence[Outcomes] = (),
+    linear: bool = False,
 ) -> None:
-    """Certified accuracy as a step function; the horizontal axis fits the parts of ``scale``, by default these."""
-    for entry, part in parts:
+    """Certified accuracy as step functions, with bands for fractions of ``sizes`` inputs.
+
+    The horizontal axis fits the inputs of ``reach``, by default these.
+    """
+    for number, (part, style) in enumerate(lines):
         if len(part):
-            ends, values = _draw_steps(axes, part, curve, _style(entry))
-            if bands:
-                low, high = wilson(values, len(entry.parts[0].outcomes))  # seeds share their inputs
-                axes.fill_between(ends[:-1], low[:-1], high[:-1], step="pre", color=entry.colour, alpha=0.12, lw=0)
-    _finish_curves(axes, scale or parts, curve)
-
-
-def _draw_steps(axes: Axes, part: Outcomes, curve: Curve, style: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    thresholds, fraction = curve(part)
-    ends, values = [*thresholds, thresholds[-1]], np.append(fraction, 0.0)
-    axes.plot(ends, values, drawstyle="steps-pre", **style)
-    return ends, values
-
-
-def _finish_curves(axes: Axes, parts: Sequence[Part], curve: Curve) -> None:
+            thresholds, fraction = curve(part)
+            ends, values = [*thresholds, thresholds[-1]], np.append(fraction, 0.0)
+            axes.plot(ends, values, drawstyle="steps-pre", **style)
+            if sizes:
+                low, high = wilson(fraction, sizes[number])
+                axes.fill_between(thresholds, low, high, step="pre", color=style["color"], alpha=0.12, lw=0)
     axes.set_ylim(0, 1.03)
-    axes.yaxis.set_major_formatter(_percent)
-    reach, ends = _reach(parts, curve), [_reach([part], curve) for part in parts if len(part[1])]
-    if ends and max(ends) > max(_FAR, _APART * min(ends)):
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    parts = [part for part in reach or [part for part, _ in lines] if len(part)]
+    last, ends = _reach(parts, curve), [_reach([part], curve) for part in parts if curve(part)[0][-1] > 0]
+    if curve is radius_curve and not linear and ends and max(ends) > max(_FAR, _APART * min(ends)):
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter(_thousands)
-        axes.set_xlim(-0.1, reach)  # the value at 0 is not hidden by the axis
+        axes.set_xlim(-0.1, last)  # the value at 0 is not hidden by the axis
     else:
-        axes.set_xlim(-0.02 * reach, reach)
+        axes.set_xlim(-0.02 * last, last)
         axes.xaxis.get_major_locator().set_params(integer=True)
     tidy(axes)
 
 
-def _reach(parts: Sequence[Part], curve: Curve) -> float:
+def _reach(parts: Sequence[Outcomes], curve: Curve) -> float:
     """The end of the horizontal axis: a few inputs with huge radii do not compress the others."""
-    ends = np.zeros((1, 2))
-    for _, part in parts:
-        if len(part):
-            thresholds, fraction = curve(part)
-            reached = [float(max(thresholds[fraction >= level], default=0.0)) for level in (_TAIL, _BULK)]
-            ends = np.vstack([ends, reached])
-    tail, bulk = ends.max(axis=0)
-    return float(min(tail, _STRETCH * bulk) if bulk else tail) * 1.04 or 1.0
+    ends = [(0.0, 0.0)]
+    for thresholds, fraction in map(curve, parts):
+        tail, bulk = (float(max(thresholds[fraction >= level], default=0.0)) for level in (_TAIL, _BULK))
+        ends.append((tail, bulk))
+    tail, bulk = map(max, zip(*ends, strict=True))
+    return (min(tail, _STRETCH * bulk) if bulk else tail) * 1.04 or 1.0
 
 
 def _style(entry: Entry) -> dict[str, Any]:
     line = _LINES[entry.number % len(_LINES)]
-    return {"color": entry.colour, "lw": 1.8, "ls": line, "label": entry.title}
-
-
-def _percent(value: float, _: float) -> str:
-    return f"{100 * value:.3g}%"
+    return {"color": COLOURS[entry.colour_number][0], "lw": 1.8, "ls": line, "label": entry.title}
 
 
 def _thousands(value: float, _: float) -> str:
@@ -328,10 +338,11 @@ def tidy(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    """A legend above the axes."""
+def _legend(axes: Axes) -> Figure:
+    """The figure of the axes, with a legend above them."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = min(len(labels), 3 if max(map(len, labels)) < 16 else 2 if max(map(len, labels)) < 26 else 1)
-        figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=8.5,
-                      labelcolor=INK, handlelength=2.4, columnspacing=1.4)  # fmt: skip
+        axes.figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=8.5,
+                           labelcolor=INK, handlelength=2.4, columnspacing=1.4)  # fmt: skip
+    return axes.figure

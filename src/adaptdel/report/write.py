@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -46,6 +47,7 @@ def write_report(
     title: str | None = None,
     seed: int = 0,
     characters: bool = False,
+    as_released: bool = False,
 ) -> dict[str, Any]:
     """Write a report on runs to a folder, atomically, and return its numbers.
 
@@ -61,6 +63,7 @@ def write_report(
         title: the title; derived from the name of the data by default.
         seed: the seed of the sample and of the intervals.
         characters: whether radii count edited characters.
+        as_released: whether figures cut radii as the paper's released code does, see `Entry.as_released`.
     """
     check_int("sample", sample)
     check_int("seed", seed)
@@ -72,24 +75,25 @@ def write_report(
         new_figure(1, 1)  # raises at once if matplotlib is missing
         entries = read_entries([Path(run) for run in runs], names, characters=characters)
         chosen = None if baseline is None else Path(runs[baseline])
-        holding = [entry for entry in entries if any(part.run.folder == chosen for part in entry.parts)]
+        holding = [entry for entry in entries if any(part.path == chosen for part in entry.parts)]
         reference = holding[0] if holding else default_baseline(entries)
         compared = differences(entries, reference, seed=seed)
-        own = [entry for entry in entries if not entry.is_foreign]
+        own = [entry for entry in entries if entry.plan is not None]
         drawn = sampled_rows(own, sample, seed)
         best = max(own, key=lambda entry: (entry.certifies, entry.measures.mean_radius))
         example = example_row(best, own[0])
         shown, missing = shown_inputs(own, [*drawn, *example], data)
-        name = re.sub(_ENDINGS, "", file_name(own[0].manifest.get("data") or {}))
-        colours = {entry.colour: f"var(--run-{entry.colour_number})" for entry in entries}
-        tables = _tables(entries, reference, compared)
+        name = re.sub(_ENDINGS, "", file_name(own[0].first.data.path))
+        tables = [main_table(entries), *class_tables(entries)]
+        tables += [difference_table(compared, reference)] if compared else []
+        tables += [*quartile_table(entries), settings_table(entries)]
         page = {
             "title": title or f"Certified robustness{f' on {name}' if name else ''}",
             "entries": entries,
             "summary": [summary(entry) for entry in entries],
             "notes": notes(entries, compared, reference),
             "tables": tables,
-            "drawings": write_figures(draw(entries), partial / "figures", colours),
+            "drawings": write_figures(draw(entries, as_released=as_released), partial / "figures"),
             "example": next((shown[row].under(best) for row in example), None),
             "sampled": [shown[row] for row in drawn],
             "sample_note": missing,
@@ -97,50 +101,43 @@ def write_report(
         values = _values(page, reference, compared)
         latex = "\n".join(table.to_latex() for table in tables)
         write_file(partial / "tables.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
-        write_tables([*tables, curves(entries)], partial)
-        write_file(partial / "index.html", render("page.html", report=page, colours=_colours(entries)))
-        mark(partial, values)
+        finish(partial, "page.html", page, [*tables, curves(entries)], values)
     return values
 
 
 @contextmanager
 def report_folder(out: Path) -> Iterator[Path]:
     """A temporary folder that replaces ``out``, which must be new, empty or a report as it was written."""
-    _check_out(out)
-    environment()  # raises at once if Jinja2 is missing
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        wanted = f"out must be a new folder or a report, got {str(out)!r}"
+        try:
+            written = {*json.loads((out / MARK).read_text(encoding="utf-8"))["files"], MARK}
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(f"{wanted} without {MARK}") from None
+        held = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+        if foreign := sorted(held - written):
+            raise ValueError(
+                f"out must be a new folder or a report, got {str(out)!r} with {foreign[0]}, not part of it"
+            )
+    try:
+        import_module("jinja2")
+    except ImportError:
+        raise ImportError("reports need Jinja2: pip install 'adaptdel[report]'") from None
     with replacing_folder(out) as partial:
         yield partial
 
 
-def _check_out(out: Path) -> None:
-    """Raise if there is anything but a report."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    try:
-        written = {*json.loads((out / MARK).read_text(encoding="utf-8"))["files"], MARK}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"out must be a new folder or a report, got {str(out)!r} without {MARK}") from None
-    held = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
-    if foreign := sorted({*held} - written):
-        raise ValueError(f"out must be a new folder or a report, got {str(out)!r} with {foreign[0]}, not part of it")
-
-
-def mark(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write the numbers and the list of files, which mark the folder as a report."""
+def finish(
+    folder: Path, template: str, report: Mapping[str, Any], tables: Sequence[Table], values: Mapping[str, Any]
+) -> None:
+    """Write page and tables, then the numbers and the list of files, which mark the folder as a report."""
+    write_file(folder / "index.html", render(template, report))
+    (folder / "tables").mkdir()
+    for table in tables:
+        write_file(folder / "tables" / f"{table.name}.csv", table.to_csv())
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     content = {"format": FORMAT, "files": names, **values}
     write_file(folder / MARK, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def _tables(entries: Sequence[Entry], baseline: Entry, compared: Differences) -> list[Table]:
-    tables = [
-        main_table(entries),
-        *class_tables(entries),
-        difference_table(compared, baseline) if compared else None,
-        quartile_table(entries),
-        settings_table(entries),
-    ]
-    return [table for table in tables if table is not None]
 
 
 def _values(page: Mapping[str, Any], baseline: Entry, compared: Differences) -> dict[str, Any]:
@@ -148,7 +145,7 @@ def _values(page: Mapping[str, Any], baseline: Entry, compared: Differences) -> 
     runs = [
         {
             "name": entry.name,
-            "runs": [part.run.folder.name for part in entry.parts],
+            "runs": [part.path.name for part in entry.parts],
             "finished": entry.finished,
             "problems": sum(part.problems for part in entry.parts),
             "unlabelled": sum(part.unlabelled for part in entry.parts),
@@ -174,12 +171,11 @@ def _values(page: Mapping[str, Any], baseline: Entry, compared: Differences) -> 
     return {"runs": runs, "baseline": baseline.name, "differences": gaps, **told, "example": example}
 
 
-def write_figures(
-    figures: Sequence[tuple[str, str, str, Figure]], folder: Path, colours: Mapping[str, str]
-) -> list[dict[str, str]]:
+def write_figures(figures: Iterable[tuple[str, str, str, Figure]], folder: Path) -> list[dict[str, str]]:
     """Write each figure as PNG, SVG and PDF; what the page shows of it, whose colours follow the theme."""
     folder.mkdir()
-    themed = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", "#ffffff": "none", **colours}
+    themed = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", "#ffffff": "none"}
+    themed |= {light: f"var(--run-{number})" for number, (light, _) in enumerate(COLOURS)}
     drawings = []
     for name, title, caption, figure in figures:
         for ending in FORMATS:
@@ -190,50 +186,20 @@ def write_figures(
     return drawings
 
 
-def write_tables(tables: Sequence[Table], folder: Path) -> None:
-    """Write tables as CSV files."""
-    (folder / "tables").mkdir()
-    for table in tables:
-        write_file(folder / "tables" / f"{table.name}.csv", table.to_csv())
-
-
 def write_file(path: Path, text: str) -> None:
     """Write a text of the report, whatever characters the data hold."""
     path.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-def environment() -> Any:
-    """The Jinja2 environment of the pages, which escapes every value."""
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        raise ImportError("reports need Jinja2: pip install 'adaptdel[report]'") from None
-    loader = PackageLoader("adaptdel", "report")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-
-
-def render(template: str, *, colours: str = "", **values: Any) -> str:
+def render(template: str, report: Mapping[str, Any]) -> str:
     """A page that needs no other file; every value is escaped, except the style and the figures."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    style = files("adaptdel.report").joinpath("page.css").read_text(encoding="utf-8")
-    shared = {"style": Markup(style + colours), "generator": f"adaptdel {version('adaptdel')}"}
-    page = environment().get_template(template).render(**shared, svg=Markup, split_interval=split_interval, **values)
-    return str(page)
-
-
-def _colours(entries: Sequence[Entry]) -> str:
-    """The colours of the runs on a light and on a dark background."""
-    pairs = {entry.colour_number: COLOURS[entry.colour_number] for entry in entries}
-    light, dark = (" ".join(f"--run-{n}: {pair[side]};" for n, pair in pairs.items()) for side in (0, 1))
-    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
-
-
-def split_interval(text: str) -> tuple[str, str]:
-    """A cell, and the interval at its end, which the page shows on a line of its own.
-
-    >>> split_interval("+0.50 [+0.30, +0.70]")
-    ('+0.50', '[+0.30, +0.70]')
-    """
-    match = re.search(r" (\[[^\[\]]*\])$", text)
-    return (text[: match.start()], match[1]) if match else (text, "")
+    pages = Environment(
+        loader=PackageLoader("adaptdel", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    style = Markup(files("adaptdel.report").joinpath("page.css").read_text(encoding="utf-8"))
+    shared = {"style": style, "colours": COLOURS, "generator": f"adaptdel {version('adaptdel')}", "svg": Markup}
+    return pages.get_template(template).render(report=report, **shared)
