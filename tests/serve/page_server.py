@@ -1,4 +1,4 @@
-"""A server for the tests of the page, in a process of its own: models whose votes are easy to foresee."""
+"""Servers in processes of their own: models whose votes are easy to foresee, and `adaptdel serve` with a slow model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import adaptdel as ad
 from adaptdel.classifiers.callables import CallableClassifier
+from adaptdel.cli import main
+from adaptdel.serve import service
 from adaptdel.serve.app import bind, serve
-from adaptdel.serve.configuration import SERVE
 from adaptdel.serve.service import ModelToServe, Service
-from adaptdel.settings import AdditiveTrainingSettings
-from tests.serve.serving import process
+from adaptdel.settings import SERVE
+from tests.serve.serving import LONG, Counter, exact, filtering, model, process
 
 CLASSES = ["negative", "positive"]
 GOOD, BAD = {"good", "great"}, {"bad", "awful"}
@@ -45,7 +47,6 @@ def _is_positive(words: list[str]) -> bool:
 
 
 def slow_votes(copies: list[str]) -> list[str]:
-    """The same, slowly."""
     time.sleep(SLOW_SECONDS)
     return votes(copies)
 
@@ -57,16 +58,7 @@ def letter_votes(copies: list[Any]) -> list[str]:
 
 
 def topic_votes(copies: list[str]) -> list[int]:
-    """3 if there is a good word, 7 otherwise."""
     return [3 if GOOD & set(copy.split()) else 7 for copy in copies]
-
-
-def exact() -> ad.AdditiveClassifier:
-    """A model whose word scores have the sign of the words."""
-    texts = [f"{word} {other}" for word in sorted(GOOD | BAD) for other in ("film", "plot", "end", "cast")] * 5
-    labels = [CLASSES[_is_positive(text.split())] for text in texts]
-    settings = AdditiveTrainingSettings(iterations=20, levels=3)
-    return ad.AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
 
 
 def models() -> list[ModelToServe]:
@@ -81,18 +73,40 @@ def models() -> list[ModelToServe]:
         ModelToServe("topics", ad.SmoothedClassifier(topic_votes, noise, classes=list(range(9)))),
         ModelToServe("masked", ad.SmoothedClassifier(votes, ad.Masking(0.9), classes=CLASSES)),
         ModelToServe("exact", exact(), EXAMPLES),
+        ModelToServe("filter", filtering()),
     ]
 
 
 def page_server(token: str = "") -> AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
-    """The address of a server and its process."""
-    return process(program="from tests.serve.page_server import main; main()", TOKEN=token)
+    return process(program="serve_page", TOKEN=token)
 
 
-def main() -> None:
-    """Serve until the process is ended."""
+def serve_page() -> None:
     with bind("127.0.0.1", 0) as opened:
         opened.listen()
         sys.stdout.write(f"http://127.0.0.1:{opened.getsockname()[1]}/\n")
         sys.stdout.flush()
         serve(Service(models(), SERVE, seed=5, token=os.environ["TOKEN"] or None), opened)
+
+
+def gated_votes(copies: list[str]) -> list[str]:
+    """Answers when the file GATE is there, if it is named, and takes at least COPY_SECONDS for every copy."""
+    end = time.monotonic() + LONG
+    while (gate := os.environ.get("GATE")) and not Path(gate).exists():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    time.sleep(len(copies) * float(os.environ.get("COPY_SECONDS", "0")))
+    return Counter()(copies)
+
+
+class SlowSource(ModelToServe):
+    """Models called "slow" are slow; all others are read from their folders."""
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "") -> ModelToServe:
+        return ModelToServe("slow", model(gated_votes)) if folder.name == "slow" else super().load(folder, name)
+
+
+def serve_slowly() -> None:
+    service.ModelToServe = SlowSource  # type: ignore[misc]
+    main(["serve", *sys.argv[1:]])

@@ -14,18 +14,25 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import pytest
 
 import adaptdel as ad
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.scores import Filter
 from adaptdel.classifiers.callables import CallableClassifier
+from adaptdel.models.estimator import TextEstimator
 from adaptdel.serve.app import create_app
-from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.schemas import PROBLEM_TYPE
 from adaptdel.serve.service import ModelToServe, Service
+from adaptdel.settings import ServeSettings
 
 ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
@@ -35,20 +42,11 @@ NOISE = ad.Deletion(ad.LengthRate(0.7, 6))
 
 
 class Counter:
-    """A base classifier as a function that keeps the batches it is called with, and may wait or fail.
-
-    Args:
-        waits: whether no call is answered before `allow`.
-        seen: called at the beginning of every call.
-
-    Attributes:
-        batches: the copies of each call.
-        answered: the numbers of calls and copies that were answered.
-    """
+    """A base classifier as a function that keeps the batches it is called with, and may wait for `allow` or fail."""
 
     def __init__(self, *, waits: bool = False, seen: Callable[[], None] = lambda: None) -> None:
         self.batches: list[list[str]] = []
-        self.answered = (0, 0)
+        self.answered = (0, 0)  # calls and copies
         self._seen = seen
         self._allowed = 0.0 if waits else math.inf
         self._changed = threading.Condition()
@@ -91,12 +89,11 @@ class Clock:
         return self.call * calls + self.copy * copies
 
     def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("scheduler", "service", "answers"):
+        for name in ("scheduler", "answers"):
             monkeypatch.setattr(f"adaptdel.serve.{name}.time", self)
 
 
 async def until(holds: Callable[[], bool], seconds: float = LONG) -> None:
-    """Wait until something holds."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
@@ -104,22 +101,38 @@ async def until(holds: Callable[[], bool], seconds: float = LONG) -> None:
 
 
 def model(function: Callable[[list[str]], Any] | None = None, **settings: Any) -> ad.SmoothedClassifier:
-    """A model of a function, whose copies are classified in batches of any size."""
     chosen: dict[str, Any] = {"n_select": 100, "n_estimate": 400, "progress": False, **settings}
     base = CallableClassifier(function or Counter(), classes=["neg", "pos"], batch_size=10**6, recheck=0)
     return ad.SmoothedClassifier(base, chosen.pop("noise", NOISE), **chosen)
 
 
+@cache
+def exact(unit: str = "word") -> ad.AdditiveClassifier:
+    """A model whose word scores have the sign of the words."""
+    texts = [f"{word} {other}" for word in ("good", "bad", "great", "awful") for other in ("film", "plot", "cast")]
+    labels = ["negative" if {"bad", "awful"} & set(sample.split()) else "positive" for sample in texts]
+    return ad.AdditiveClassifier(unit=unit, iterations=20, levels=3, progress=False).fit(texts * 5, labels * 5)
+
+
+def filtering() -> ad.AdditiveClassifier:
+    """The same model, which protects "negative" by its best segment."""
+    model, clip = copy(exact()), exact().trade_off_[exact().level].clip
+    model.filter = Filter(label=0, drift=clip // 10, segment=clip, segment_drift=clip // 10)
+    return model
+
+
+def without_seed(certificate: Certificate) -> dict[str, Any]:
+    """A certificate as a server sends it."""
+    plan: Any = certificate.plan
+    return replace(certificate, plan=replace(plan, secret=True)).to_dict()
+
+
 def text(length: int, share: float = 0.8, name: str = "") -> str:
-    """So many words, a share of which is for the class "pos"."""
     words = [f"{'p' if (n * share) % 1 + share >= 1 else 'n'}{name}{n}" for n in range(length)]
     return " ".join(words)
 
 
-def service(
-    *models: ad.SmoothedClassifier, token: str | None = None, seed: int | None = SEED, **settings: Any
-) -> Service:
-    """Models called m0, m1, ..."""
+def service(*models: TextEstimator, token: str | None = None, seed: int | None = SEED, **settings: Any) -> Service:
     sources = [ModelToServe(f"m{number}", served) for number, served in enumerate(models or [model()])]
     return Service(sources, ServeSettings(**settings), seed=seed, token=token)
 
@@ -134,7 +147,6 @@ class Answer:
 
     @property
     def kind(self) -> str:
-        """The media type."""
         return self.headers.get("content-type", "").partition(";")[0]
 
     def json(self) -> Any:
@@ -142,13 +154,11 @@ class Answer:
 
     @property
     def result(self) -> Any:
-        """The result of a single text."""
         assert self.status == 200, self.body
         [result] = self.json()["results"]
         return result
 
     def events(self) -> list[tuple[str, Any]]:
-        """The events of a stream."""
         blocks = [block.split("\n") for block in self.body.decode().split("\n\n") if block and block[0] != ":"]
         return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
 
@@ -234,7 +244,6 @@ class Caller:
 
 @asynccontextmanager
 async def calling(running: Service) -> AsyncIterator[Caller]:
-    """A caller of a service that runs."""
     running.start()
     try:
         yield Caller(running)
@@ -253,10 +262,12 @@ def call(running: Service, *requests: Any) -> list[Any]:
 
 
 @contextmanager
-def process(*arguments: object, program: str = "", **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """``adaptdel serve`` in a process of its own: its address and the process. ``program`` runs before it."""
-    start = ["-c", program] if program else ["-m", "tests.serve.run"]
-    command = [sys.executable, *start, "--port", "0", *map(str, arguments)]
+def process(
+    *arguments: object, program: str = "serve_slowly", **environment: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A function of `page_server` that serves, in a process of its own: its address and the process."""
+    code = f"from tests.serve.page_server import {program}; {program}()"
+    command = [sys.executable, "-c", code, "--port", "0", *map(str, arguments)]
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     with subprocess.Popen(
         command,
@@ -277,6 +288,22 @@ def process(*arguments: object, program: str = "", **environment: str) -> Iterat
 
 
 def connect(address: str) -> socket.socket:
-    """A connection to a server."""
     host, _, port = address.removeprefix("http://").strip("/").partition(":")
     return socket.create_connection((host, int(port)), timeout=20)
+
+
+def send(address: str, path: str, body: Any = None, token: str = "") -> Answer:
+    """Send a request to a server in a process; ConnectionError if it does not answer."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    content = None if body is None else json.dumps(body).encode()
+    try:
+        with urlopen(Request(f"{address.rstrip('/')}{path}", content, headers), timeout=60) as response:
+            return _read(response)
+    except HTTPError as error:
+        return _read(error)
+    except URLError as error:
+        raise ConnectionError(str(error)) from None
+
+
+def _read(response: Any) -> Answer:
+    return Answer(response.status, {name.lower(): value for name, value in response.headers.items()}, response.read())

@@ -68,7 +68,6 @@ def window() -> Iterator[Window]:
 
 
 def distance(a: Sequence[str], b: Sequence[str], ops: Sequence[str]) -> float:
-    """The least number of allowed edits, by the textbook's table."""
     row: list[float] = [j if "ins" in ops or j == 0 else inf for j in range(len(b) + 1)]
     for i, token in enumerate(a, 1):
         diagonal, row[0] = row[0], (i if "del" in ops else inf)
@@ -113,12 +112,13 @@ def check_steps(a: list[str], b: list[str], ops: Sequence[str], answer: dict[str
 
 
 def test_distances_are_exact_for_every_set_of_operations(window: Window) -> None:
-    rotated = []  # alignments that are far from the diagonal, and little better than one that is near
+    # alignments that are far from the diagonal, and little better than one that is near
+    rotated: list[tuple[list[str], list[str]]] = []
     for length in range(20, 40):
         tokens = [str(number) for number in range(length)]
-        for shift in (length // 2 - 2, length // 2 - 1, -length // 2 + 2, -length // 2 + 1):
-            rotated.append((tokens, tokens[shift:] + tokens[:shift]))
-    pairs = [*random_pairs(1, 250, 12), *random_pairs(2, 25, 90), *rotated]
+        shifts = (length // 2 - 2, length // 2 - 1, -length // 2 + 2, -length // 2 + 1)
+        rotated.extend((tokens, tokens[shift:] + tokens[:shift]) for shift in shifts)
+    pairs = [*random_pairs(1, 150, 12), *random_pairs(2, 8, 90), *rotated]
     cases = [[a, b, list(ops)] for a, b in pairs for ops in EVERY_SET]
     answers = window.page.evaluate(ALIGN, cases)
     unreachable = 0
@@ -128,11 +128,11 @@ def test_distances_are_exact_for_every_set_of_operations(window: Window) -> None
         unreachable += true == inf
         if true < inf:
             check_steps(a, b, ops, answer)
-    assert 100 < unreachable < len(cases) / 2
+    assert 50 < unreachable < len(cases) / 2
 
 
 def test_what_would_take_too_long_is_bounded_from_below(window: Window) -> None:
-    pairs = list(random_pairs(3, 60, 120))
+    pairs = list(random_pairs(3, 20, 120))
     cases: list[list[Any]] = [[a, b, list(ops), 1500] for a, b in pairs for ops in EVERY_SET]
     answers = window.page.evaluate(ALIGN, cases)
     given_up = 0
@@ -184,3 +184,33 @@ def test_words_are_split_as_in_python(window: Window) -> None:
     texts = ["".join(rng.choices(alphabet, k=rng.randint(0, 30))) for _ in range(300)]
     assert window.page.evaluate(SPLIT, [texts, "word"]) == [list(Words().split(text)) for text in texts]
     assert window.page.evaluate(SPLIT, [texts, "char"]) == [list(Characters().split(text)) for text in texts]
+
+
+PADDED = """async (cases) => {
+  const { padded } = await import("/page/distance.js");
+  return cases.map(([a, b, ops]) => Math.min(padded(a, b, ops, true), 1e6));
+}"""
+
+
+def test_text_before_and_after_counts_nothing_also_glued_on(window: Window) -> None:
+    """Against every part of the text, where the first and the last word may be parts of words."""
+    rng = random.Random(4)
+
+    def words(least: int, most: int) -> list[str]:
+        return ["".join(rng.choices("ab", k=rng.randint(1, 2))) for _ in range(rng.randint(least, most))]
+
+    cases = [(words(2, 3), words(1, 6), rng.choice(EVERY_SET)) for _ in range(120)]
+
+    def least(a: list[str], b: list[str], ops: Sequence[str]) -> float:
+        found = inf
+        for start in range(len(b) + 1):
+            for end in range(start, len(b) + 1):
+                part = list(b[start:end])
+                ends = [(part, 0)]
+                if part:
+                    ends += [([a[0], *part[1:]], 0)] if part[0].endswith(a[0]) else []
+                    ends += [([*each[:-1], a[-1]], 0) for each, _ in list(ends) if each[-1].startswith(a[-1])]
+                found = min(found, *(distance(a, each, ops) for each, _ in ends))
+        return min(found, 1e6)
+
+    assert window.page.evaluate(PADDED, cases) == [least(*case) for case in cases]

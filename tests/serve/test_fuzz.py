@@ -13,15 +13,11 @@ from typing import Any
 
 import pytest
 
-from adaptdel import AdditiveClassifier, Deletion, LengthRate, SmoothedClassifier
 from adaptdel.serve import schemas
-from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
+from adaptdel.settings import ServeSettings
 from tests.fuzzing import TEXTS, Failure, changed, changed_bytes, fuzz, json_bytes
-from tests.models.test_additive import SETTINGS as EXACT
-from tests.models.test_additive import films
-from tests.models.test_smoothed import by_words
-from tests.serve.serving import Answer, Caller, check_problem
+from tests.serve.serving import Answer, Caller, Counter, check_problem, exact, model
 
 REFUSED = (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 431, 503)
 # Small limits, so that a request that asks for as much as it may is answered at once.
@@ -70,8 +66,6 @@ JSON: Headers = [(b"content-type", b"application/json")]
 
 
 class Errors(logging.Handler):
-    """Collects what the server logs as an error."""
-
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.lines: list[str] = []
@@ -81,13 +75,9 @@ class Errors(logging.Handler):
 
 
 class Running:
-    """An application in this process."""
-
     def __init__(self, errors: Errors) -> None:
-        noise = Deletion(LengthRate(p_min=0.5, k=3))
-        model = SmoothedClassifier(by_words, noise, n_select=20, n_estimate=100, classes=["neg", "pos"])
-        exact = AdditiveClassifier(settings=EXACT, unit="char", progress=False).fit(*films(3, 12))
-        self.service = Service([ModelToServe("words", model), ModelToServe("exact", exact)], SETTINGS)
+        words = model(lambda copies: Counter()(copies), n_select=20, n_estimate=100)
+        self.service = Service([ModelToServe("words", words), ModelToServe("exact", exact("char"))], SETTINGS)
         self.caller = Caller(self.service)
         self.loop = asyncio.new_event_loop()
         self.errors = errors
@@ -187,7 +177,6 @@ def check_events(reply: Answer) -> None:
 
 
 def random_text(rng: random.Random) -> str:
-    """A text of odd characters and words."""
     parts = [rng.choice([*CHARACTERS, "good", "bad ", *TEXTS]) for _ in range(rng.choice([0, 1, 3, 30]))]
     return "".join(parts)
 
@@ -196,7 +185,6 @@ def random_text(rng: random.Random) -> str:
 
 
 def any_body(server: Running, edits: list[int]) -> None:
-    """A request for certificates or predictions with fields that were changed."""
     rng = random.Random(edits[0])
     path = rng.choice(PLACES)
     body = {**CERTIFY, "stream": rng.random() < 0.3} if path == "/v1/certify" else dict(PREDICT)
@@ -213,7 +201,6 @@ def any_body(server: Running, edits: list[int]) -> None:
 
 
 def any_bytes(server: Running, edits: list[int]) -> None:
-    """A body that is damaged, or no JSON, in pieces."""
     rng = random.Random(edits[0])
     body = changed_bytes(json.dumps(rng.choice([CERTIFY, PREDICT])).encode(), edits)
     if rng.random() < 0.2:
@@ -224,7 +211,6 @@ def any_bytes(server: Running, edits: list[int]) -> None:
 
 
 def any_request(server: Running, edits: list[int]) -> None:
-    """Methods, paths, headers and media types at random."""
     rng = random.Random(edits[0])
     path = rng.choice(PLACES) if rng.random() < 0.5 else rng.choice(PATHS)
     path = path if rng.random() < 0.8 else path + random_text(rng)
@@ -251,10 +237,10 @@ def client_that_leaves(server: Running, edits: list[int]) -> None:
 
 Target = Callable[[Running, list[int]], None]
 TARGETS: dict[Target, tuple[int, int]] = {  # cases in the quick suite and in the slow one
-    any_body: (600, 40_000),
-    any_bytes: (400, 15_000),
-    any_request: (400, 10_000),
-    client_that_leaves: (150, 5_000),
+    any_body: (200, 40_000),
+    any_bytes: (150, 15_000),
+    any_request: (200, 10_000),
+    client_that_leaves: (60, 5_000),
 }
 PART = 2_500  # cases of a test of the slow suite, so that they are shared out among processes
 

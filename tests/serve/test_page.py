@@ -6,7 +6,6 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -40,6 +39,8 @@ CONTRASTS = """() => {
   }
   return low;
 }"""
+
+
 UNNAMED = """() => [...document.querySelectorAll('button, input, select, textarea, a, summary')].filter((node) =>
   !(node.textContent.trim() || node.labels?.length || node.getAttribute('aria-label'))).map((node) => node.outerHTML)"""
 
@@ -57,7 +58,6 @@ def window() -> Iterator[Window]:
 
 
 def certify(page: Page, text: str, *, model: str = "") -> None:
-    """Paste a text and certify it."""
     page.locator("#about-model:not(:empty)").wait_for()
     if model:
         page.locator("#model").select_option(model)
@@ -67,10 +67,9 @@ def certify(page: Page, text: str, *, model: str = "") -> None:
 
 
 def check_silence(window: Window, address: str) -> None:
-    """No complaint of the page, and no request to another server."""
     assert window.complaints == []
     assert all(url.startswith(address) for url in window.requests), window.requests
-    assert window.value("typeof window.hacked") == "undefined"
+    assert window.page.evaluate("typeof window.hacked") == "undefined"
 
 
 def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: str) -> None:
@@ -82,13 +81,9 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     expect(promise).to_contain_text("Answer positive")
     expect(promise).to_contain_text("Delete, insert or replace up to 6 words: the answer stays “positive”.")
     expect(promise).to_contain_text("Confidence 95%: on average, at most one in 20 such promises is wrong.")
-    expect(promise).to_contain_text("labelled “positive”: the answer is right")
     # 0.9 ** 6 > 1/2 > 0.9 ** 7: six inserted or replaced words; deletions cannot change a unanimous vote before
     tiles = page.locator("#radii div")
     assert [int(re.sub(r"\D", "", text)) for text in tiles.all_inner_texts()][1:] == [6, 6, 6]
-    expect(page.locator("#votes .figure").first).to_contain_text("100%")
-    expect(page.locator("#head-influence")).to_contain_text("Which words carry the answer")
-    expect(page.locator("#about-influence")).to_contain_text("no single word carries the answer")
 
     words = PRAISE.split()
     edited = page.locator("#edited")
@@ -96,7 +91,6 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     expect(verdict).to_have_text("Nothing is changed yet.")
     edited.fill(" ".join([*words[:3], "awful", "bad", *words[4:-1]]))  # one replaced, one inserted, one deleted
     expect(verdict).to_have_text(UNCHANGEABLE)
-    expect(page.locator("#verdict-words")).to_contain_text("3 edits: 1 deleted, 1 inserted, 1 replaced.")
     expect(budget).to_have_text("3 of 6 edits used")
     assert diff.locator(".sub").count() == 1
     assert diff.locator("> ins").count() == 1
@@ -111,28 +105,6 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     edited.fill("awful bad " * 20)
     expect(verdict).to_have_text(NO_PROMISE)
     expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
-    page.get_by_role("button", name="Start over").click()
-    expect(verdict).to_have_text("Nothing is changed yet.")
-    check_silence(window, address)
-
-
-def test_the_heat_map(window: Window, address: str) -> None:
-    page = window.open(address)
-    certify(page, MIXED)
-    heat = page.locator("#heat")
-    assert heat.text_content() == MIXED
-    opposing = heat.locator("[class^=heat-against]")
-    assert opposing.all_text_contents() == ["awful"] * 4
-    assert set(heat.locator("[class^=heat-for]").all_text_contents()) <= {"good"}
-    opposing.first.hover()
-    expect(page.locator("#heat-word")).to_have_text(
-        re.compile(r"^“awful”: [\d.]+% for “positive” among the \d+ copies with it, [\d.]+% among the [\d,]+ without")
-    )
-    heat.focus()
-    page.keyboard.press("ArrowRight")
-    expect(page.locator("#heat-word")).to_contain_text("“awful”")
-    assert page.locator("#heat .chosen").count() == 1
-    expect(page.locator("#caveat")).to_contain_text("It is not part of the promise")
     check_silence(window, address)
 
 
@@ -144,17 +116,14 @@ def test_an_exact_model(window: Window, address: str, width: int) -> None:
     radius = int(re.sub(r"\D", "", page.locator("#radii b").all_inner_texts()[-1]))
     assert radius > 0
     expect(page.locator("#promise")).to_contain_text("This is certain: the worst edits are known.")
-    expect(page.locator("#gauge")).to_contain_text("The mark is the lead of “positive” over “negative”.")
     heat = page.locator("#heat")
+    assert heat.text_content() == MIXED
     assert heat.locator("[class^=heat-against]").all_text_contents() == ["awful"] * 4
     assert set(heat.locator("[class^=heat-for-4]").all_text_contents()) == {"good"}
     page.get_by_role("button", name="The worst edits").click()
     expect(page.locator("#budget p")).to_have_text(f"{radius + 1} edits, 1 beyond the promise")
     expect(page.locator("#edited")).to_have_value(str(page.locator("#counterexample .text").text_content()))
     expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
-    page.get_by_role("button", name="Start over").click()
-    page.locator("#edited").fill(MIXED + " film")
-    expect(page.locator("#fresh")).to_contain_text("of the lead that the original text has")
     page.locator("summary").click()
     expect(page.locator("#alpha")).to_be_hidden()
     page.get_by_label("insert").uncheck()
@@ -162,6 +131,21 @@ def test_an_exact_model(window: Window, address: str, width: int) -> None:
     expect(page.locator("#promise")).to_contain_text("Delete or replace up to")
     assert page.evaluate(CONTRASTS) == []
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    check_silence(window, address)
+
+
+def test_a_filter_marks_the_segment_and_padding_counts_nothing(window: Window, address: str) -> None:
+    page = window.open(address)
+    text = " ".join(["film"] * 3 + ["awful"] * 9 + ["film"] * 3)
+    certify(page, text, model="filter")
+    expect(page.locator("#promise")).to_contain_text("No matter what text is added before and after, it stays")
+    expect(page.locator("#gauge")).to_contain_text("The words 4 to 12 give the answer “negative” alone")
+    assert page.locator("#heat .segment").all_text_contents() == ["awful"] * 9
+    around = " ".join(["good"] * 200)
+    page.locator("#edited").fill(f"{around} {text.replace('awful', 'good', 1)}{around}")
+    expect(page.locator("#verdict")).to_contain_text("The answer cannot change (certain).")
+    expect(page.locator("#verdict")).to_contain_text("Whatever stands before and after: inside are 1 of the")
+    expect(page.locator("#fresh")).to_contain_text("negative – the same answer")
     check_silence(window, address)
 
 
@@ -190,8 +174,8 @@ def test_every_outcome_has_its_sentence(window: Window, address: str, text: str,
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_every_width_and_theme(window: Window, address: str, width: int, dark: bool, tmp_path: Path) -> None:
-    """Nothing beside the screen, readable colours, a name for every control; also with a very long word."""
+def test_every_width_and_theme(window: Window, address: str, width: int, dark: bool) -> None:
+    """Nothing beside the screen, and readable colours; also with a very long word."""
     page = window.open(address, width=width, dark=dark)
     expect(page.locator("#certify")).to_be_enabled()
     page.locator("summary").click()
@@ -206,11 +190,11 @@ def test_every_width_and_theme(window: Window, address: str, width: int, dark: b
     expect(page.locator("#stale")).to_be_visible()
     low += page.evaluate(CONTRASTS)
     assert low == []
+
     assert page.evaluate(UNNAMED) == []
     assert page.evaluate("document.documentElement.scrollWidth") == width
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (max(map(int, re.findall(r"\d+", background))) < 60) == dark
-    page.screenshot(path=tmp_path / "page.png", full_page=True)
     check_silence(window, address)
 
 
@@ -222,33 +206,6 @@ def test_a_text_with_markup_stays_text(window: Window, address: str) -> None:
     expect(page.locator("#diff > ins")).to_contain_text("<svg onload=window.hacked=1> <i>bad</i>")
     expect(page.locator("#fresh")).to_contain_text("the same answer")
     assert page.locator("main img, main script, main b:text('good'), main svg[onload]").count() == 0
-    check_silence(window, address)
-
-
-def test_settings(window: Window, address: str) -> None:
-    page = window.open(address)
-    expect(page.locator("#certify")).to_be_enabled()
-    page.locator("summary").click()
-    page.locator("#alpha").fill("0.001")
-    expect(page.locator("#help-alpha")).to_contain_text("confidence 99.9%")
-    page.locator("#estimate").fill("500")
-    page.get_by_label("delete").uncheck()
-    page.get_by_label("insert").uncheck()
-    text = 'it\'s "good" $HOME `x` \\ é ' + "good " * 40
-    certify(page, text)
-    expect(page.locator("#promise")).to_contain_text("Replace up to")
-    expect(page.locator("#promise")).to_contain_text(
-        "Confidence 99.9%: on average, at most one in 1,000 such promises is wrong."
-    )
-    page.locator("#edited").fill(text + " more")
-    expect(page.locator("#verdict-words")).to_contain_text("You only inserted words")
-    page.locator("#edited").fill("more " + text.replace("good good", "good bad", 1) + " " + "more " * 9)
-    expect(page.locator("#verdict-words")).to_contain_text("who may only replace words. Yours is not one of them.")
-    page.locator("#alpha").fill("2")
-    page.locator("#certify").click()
-    expect(page.locator("#alpha")).to_be_focused()  # with the browser's own message
-    page.get_by_role("button", name="Defaults of the model").click()
-    expect(page.locator("#alpha")).to_have_value("0.05")
     check_silence(window, address)
 
 
@@ -267,9 +224,6 @@ def test_other_units_and_noises(window: Window, address: str) -> None:
     assert page.locator("#votes .name").all_text_contents()[0::5] == ["3", "4 other answers"]
     certify(page, PRAISE, model="masked")
     expect(page.locator("#promise")).to_contain_text("Replace up to 6 words")
-    expect(page.locator("#radii")).to_be_hidden()
-    page.locator("#edited").fill(PRAISE + " more")
-    expect(page.locator("#verdict-words")).to_contain_text("who may only replace words")
     check_silence(window, address)
 
 
@@ -335,11 +289,6 @@ def test_refusals_are_said_in_a_sentence(window: Window, address: str) -> None:
     page.get_by_role("button", name="Try again").click()
     expect(page.locator("#promise")).to_contain_text("up to 6 words")
     expect(page.locator("#problem")).to_be_hidden()
-
-
-def test_without_scripts_the_page_says_so(window: Window, address: str) -> None:
-    page = window.open(address, script=False)
-    expect(page.get_by_text("This page needs JavaScript")).to_be_visible()
 
 
 def test_the_policy_forbids_inline_scripts_and_other_servers(address: str) -> None:

@@ -9,17 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adaptdel import Deletion, LengthRate, SmoothedClassifier
-from adaptdel.certification.certifier import Input
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.serve import Client, ServeError
-from adaptdel.serve.configuration import read_shared_seed
+from adaptdel.serve.service import read_shared_seed
 from tests.models.test_smoothed import by_words, texts
+from tests.serve.serving import check_problem, send
 
 pytest.importorskip("ray.serve", reason="the extra ray-serve is not installed", exc_type=ImportError)
 ROOT = Path(__file__).parents[2]
@@ -108,17 +106,14 @@ def test_two_replicas_answer_as_a_single_server(folder: Path, tmp_path: Path) ->
 
 def compare(folder: Path, seed_file: Path, address: str) -> None:
     """Certificates are those of the model with the same seed, whichever replica answers."""
-    certifier = SmoothedClassifier.load(folder).certifier()
-    secret = certifier.with_plan(replace(certifier.plan, seed=read_shared_seed(seed_file), secret=True))
-    inputs = texts(12, seed=1)
-    results = sorted(secret(Input(text, "", n) for n, text in enumerate(inputs)), key=lambda result: result.input.tag)
-    expected = [result.certificate and result.certificate.to_json() for result in results]
-    assert all(expected)
-    with Client(address, token=TOKEN) as client, Client(address) as stranger:
-        for _ in range(6):  # requests go to replicas at random
-            certificates = [answer.certificate for answer in client.certify(inputs)]
-            assert [certificate and certificate.to_json() for certificate in certificates] == expected
-        with pytest.raises(ServeError, match="a token is needed"):
-            stranger.certify("good film")
-        names = [event.name for event in client.stream("good film bad plot good fine")]
-        assert names[-2:] == ["result", "done"]
+    model, inputs = SmoothedClassifier.load(folder), texts(12, seed=1)
+    certifier = model.certifier(model.plan.requested(seed=read_shared_seed(seed_file)))
+    prepared = [certifier.prepare(text, "") for text in inputs]
+    evidence = dict(certifier.observed(prepared))
+    expected = [certifier.certificate(each, evidence[number]).to_dict() for number, each in enumerate(prepared)]
+    for _ in range(6):  # requests go to replicas at random
+        answer = send(address, "/v1/certify", {"texts": inputs}, TOKEN)
+        assert [result["certificate"] for result in answer.json()["results"]] == expected
+    check_problem(send(address, "/v1/certify", {"texts": inputs}), 401, "a token is needed")
+    events = send(address, "/v1/certify", {"text": "good film bad plot good fine", "stream": True}, TOKEN).events()
+    assert [name for name, _ in events][-2:] == ["result", "done"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +12,12 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.certifier import Input
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers.base import BaseClassifierError
 from adaptdel.classifiers.foreign import ForeignModelError
-from adaptdel.serve.schemas import CertifyBody
+from adaptdel.serve import schemas
+from adaptdel.serve.scheduler import ADMISSION_SECONDS
 from tests.serve.serving import (
     LONG,
     SEED,
@@ -23,15 +27,16 @@ from tests.serve.serving import (
     call,
     calling,
     check_problem,
+    exact,
     model,
     service,
     text,
     until,
+    without_seed,
 )
 
 
 def waiting_texts(running: Any) -> int:
-    """The number of texts that wait or are in the pool."""
     return sum(running.models["m0"].sizes())
 
 
@@ -53,29 +58,8 @@ def test_64_callers_of_texts_of_all_lengths_get_the_certificates_of_single_reque
     library = model(counter, seed=SEED)
     for sample, answer in zip(texts, answers, strict=True):
         [certificate] = library.certify([sample])
-        assert Certificate.from_dict(answer.result["certificate"]) == replace(certificate, seed=None)
+        assert answer.result["certificate"] == without_seed(certificate)
     assert shared_calls < (counter.calls - shared_calls) / 2  # copies of many callers were classified together
-
-
-def test_a_short_text_does_not_wait_for_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes when the long ones have votes already. The classifier takes 0.1 ms for a copy."""
-    counter = Counter(waits=True)
-    Clock(counter, copy=1e-4).replace(monkeypatch)
-    running = service(model(counter, n_estimate=4000, sampling="fixed"))
-
-    async def run() -> list[Any]:
-        async with calling(running) as caller:
-            tasks = [asyncio.ensure_future(caller.certify(text(1000, 0.5, f"l{n}"))) for n in range(8)]
-            await until(lambda: waiting_texts(running) == 8)
-            counter.allow(4)
-            await until(lambda: counter.calls == 5)
-            tasks.append(asyncio.ensure_future(caller.certify(text(10, 0.5))))
-            await until(lambda: waiting_texts(running) == 9)
-            counter.allow()
-            return list(await asyncio.gather(*tasks))
-
-    *long, short = (answer.result["seconds"] for answer in asyncio.run(run()))
-    assert short < min(long) / 2
 
 
 def test_a_request_does_not_fill_the_pool() -> None:
@@ -144,7 +128,7 @@ def test_a_result_that_comes_as_the_client_leaves_ends_the_request() -> None:
 
     async def run() -> None:
         async with calling(running):
-            answers = running.submit(CertifyBody.model_validate({"text": text(30)}))
+            answers = running.submit(schemas.CertifyBody.model_validate({"text": text(30)}))
             results = asyncio.ensure_future(answers.results())
             await until(lambda: counter.calls == 1)
             answers.put("result", 0, (0, b"{}"))
@@ -159,40 +143,27 @@ def test_a_result_that_comes_as_the_client_leaves_ends_the_request() -> None:
 def test_a_deadline_returns_the_looks_so_far(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The looks are a beginning of those without a deadline; the certificate is valid. A copy takes 0.1 ms."""
     sample, counter = text(60, 0.66), Counter()
-    unhurried = model(seed=SEED, n_estimate=20000).certifier(interrupted=True)
-    [(_, tally)] = unhurried.votes([unhurried.prepare(sample, "")])
-    whole = unhurried.certificate(unhurried.prepare(sample, ""), tally)
-    assert len(whole.votes) > 5
+    library = model(seed=SEED, n_estimate=20000)
+    unhurried = library.certifier(replace(library.plan, interrupted=True))
+    [result] = unhurried([Input(sample, "")])
+    whole: Any = result.certificate
+    assert len(whole.evidence.votes) > 5
     Clock(counter, copy=1e-4).replace(monkeypatch)
     running = service(model(counter, n_estimate=20000))
     [answer] = call(running, lambda c: c.certify(sample, deadline_ms=200, stream=stream))
     result = dict(answer.events())["result"] if stream else answer.result
-    certificate = Certificate.from_dict(result["certificate"])
+    certificate: Any = Certificate.from_dict(result["certificate"])
+    votes = certificate.evidence.votes
     assert result["deadline_reached"]
-    assert 3 <= len(certificate.votes) < len(whole.votes)
-    assert certificate.votes == whole.votes[: len(certificate.votes)]
-    assert certificate.looks == whole.looks
+    assert 3 <= len(votes) < len(whole.evidence.votes)
+    assert votes == whole.evidence.votes[: len(votes)]
+    assert certificate.evidence.looks == whole.evidence.looks
     assert verify(result["certificate"]) == []
     assert result["radius"] == certificate.radius <= whole.radius
     assert result["calls"] >= certificate.calls
     assert 2000 <= counter.copies < 3000  # no batch begins after the deadline
     assert counter.copies <= result["calls"]
     assert 'adaptdel_deadlines_reached_total{model="m0"} 1.0' in running.meters.page().decode()
-
-
-def test_a_deadline_on_a_long_text_finds_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a deadline all its votes are a single look, as `adaptdel certify` plans them. A copy takes 0.1 ms."""
-    sample, noise = text(600, 1.0), ad.Deletion(ad.LengthRate(0.9, 27))
-    counter = Counter()
-    Clock(counter, copy=1e-4).replace(monkeypatch)
-    running = service(model(counter, noise=noise, n_estimate=4000))
-    late, whole = call(running, lambda c: c.certify(sample, deadline_ms=300), lambda c: c.certify(sample))
-    assert late.result["deadline_reached"]
-    assert late.result["radius"] > 0
-    assert verify(late.result["certificate"]) == []
-    assert len(whole.result["certificate"]["looks"]["sizes"]) == 1
-    [expected] = model(noise=noise, n_estimate=4000, seed=SEED).certify([sample])
-    assert Certificate.from_dict(whole.result["certificate"]) == replace(expected, seed=None)
 
 
 def test_a_deadline_before_the_first_look_abstains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +208,6 @@ def tokenizer_panics_at_once(*_: Any, **__: Any) -> Any:
 
 
 def unstable() -> ad.SmoothedClassifier:
-    """A model that gives the same copy different answers."""
     flips = iter(range(10**9))
     flipping = model(lambda copies: ["neg" if next(flips) % 2 else "pos" for _ in copies])
     flipping.base.recheck = 64
@@ -276,25 +246,43 @@ def test_a_faulty_model_is_not_served_any_more(
         check_problem(answer, 503, f"the model 'm0' {reason}")
 
 
-def test_a_fault_in_the_model_is_internal_and_only_for_its_text(caplog: pytest.LogCaptureFixture) -> None:
-    """An error that is not the classifier's way to say that a text is wrong."""
-    running = service()
-    scheduler: Any = running.models["m0"]
-    prepare = scheduler.certifier.prepare_tokens
+@pytest.mark.parametrize("path", ["certify", "predict"])
+def test_deadlines_and_short_requests_hold_behind_long_ones_also_without_votes(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come while the first text of a long request is answered."""
+    answered: list[str] = []
+    go_on, running = threading.Event(), service(exact())
+    served = running.models["m0"]
+    prepare = served.certifier.prepare_tokens
 
-    def broken(tokens: Any, name: str) -> Any:
-        if "fault" in tokens:
-            raise KeyError(" ".join(["private", "text"]))
+    def slowly(tokens: Any, name: str) -> Any:
+        answered.append(" ".join(tokens))
+        assert go_on.wait(LONG)
+        time.sleep(ADMISSION_SECONDS)  # beyond the deadline, and one text in a round
         return prepare(tokens, name)
 
-    scheduler.certifier.prepare_tokens = broken
-    failed, fine = call(running, lambda c: c.certify("fault"), lambda c: c.certify("fault", text(30)))
-    check_problem(failed, 500, "the server failed on this request")
-    first, second = fine.json()["results"]
-    assert first == {"error": "the server failed on this request: the error is in its log"}
-    assert "radius" in second
-    assert "KeyError" in caplog.text
-    assert "private text" not in caplog.text
+    monkeypatch.setattr(served.certifier, "prepare_tokens", slowly)
+
+    async def run() -> list[Any]:
+        async with calling(running) as caller:
+            many = asyncio.ensure_future(caller.certify(*(f"good {n}" for n in range(8)), influence=True))
+            await until(lambda: len(answered) == 1)
+            bodies: list[Any] = [{"text": "late", "deadline_ms": 1}, {"text": "short"}]
+            tasks = [asyncio.ensure_future(caller.post(f"/v1/{path}", body)) for body in bodies]
+            await until(lambda: served.sizes()[0] == 10)
+            go_on.set()
+            return [await each for each in (*tasks, many)]
+
+    late, short, many = asyncio.run(run())
+    assert answered == ["good 0", "short", *(f"good {n}" for n in range(1, 8))]
+    assert late.result["deadline_reached"]
+    assert late.result["label"] is None
+    if path == "certify":
+        schemas.CertifyResult.model_validate(late.result)
+        assert late.result["radii"] == dict.fromkeys(("del", "ins", "sub", "edit"), -1)
+    assert not short.result["deadline_reached"]
+    assert all("certificate" in result for result in many.json()["results"])
 
 
 def test_a_full_queue_refuses_and_says_when_to_try_again() -> None:

@@ -7,14 +7,13 @@ import json
 import logging
 import re
 import time
-import tracemalloc
 from typing import Any
 
 import pytest
 
-from adaptdel.serve.scheduler import ServedSmoothed
-from adaptdel.serve.security import PAGE_POLICY
-from tests.serve.serving import SEED, Answer, Counter, call, calling, check_problem, model, service, text, until
+from adaptdel.certification.votes import VotesPlan
+from adaptdel.serve.app import PAGE_POLICY
+from tests.serve.serving import SEED, Counter, call, calling, check_problem, model, service, text, until
 
 TOKEN = "a-long-and-secret-token"
 
@@ -95,28 +94,6 @@ def test_large_bodies_that_wait_are_bounded() -> None:
             assert running.held_bytes == 0
 
     asyncio.run(run())
-
-
-def test_a_text_waits_in_utf_8() -> None:
-    """One emoji makes every character of a str take 4 bytes."""
-    counter, waiting, size = Counter(waits=True), 20, 50_000
-    running = service(model(counter), pool_inputs=1)
-    bodies = [f'{{"text": "{n}{"p" * size}\U0001f600"}}'.encode() for n in range(waiting)]
-
-    async def run() -> float:
-        async with calling(running) as caller:
-            blocking = asyncio.ensure_future(caller.certify("p"))
-            await until(lambda: counter.calls == 1)
-            tracemalloc.start()
-            tasks = [asyncio.ensure_future(caller.post("/v1/certify", body)) for body in bodies]
-            await until(lambda: running.in_flight == waiting + 1)
-            held = tracemalloc.get_traced_memory()[0] / (waiting * size)
-            tracemalloc.stop()
-            counter.allow()
-            await asyncio.gather(blocking, *tasks)
-            return held
-
-    assert asyncio.run(run()) < 1.9
 
 
 def test_limits_of_texts_and_tokens() -> None:
@@ -203,43 +180,44 @@ def test_the_seed_is_in_no_response_header_log_or_measurement(caplog: pytest.Log
     assert sum(b'"seed": null' in answer.body for answer in answers) >= 3
     everything = "\n".join(f"{a.headers}{a.body.decode()}" for a in answers) + caplog.text + repr(running)
     served: Any = running.models["m0"]
-    everything += repr(served.certifier.plan.rule)
+    everything += repr(served.certifier.plan)
     assert re.search("POST /v1/certify 200", everything)
     for form in (str(SEED), f"{SEED:x}", repr(SEED.to_bytes(8, "little")), repr(SEED.to_bytes(8, "big"))):
         assert form not in everything
     assert TOKEN not in everything
 
 
-def test_no_text_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_logged_without_texts_and_only_for_its_text(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that is not the classifier's way to say that a text is wrong."""
     caplog.set_level(logging.DEBUG)
     secret = "confidential words of a caller"
     running = service()
     served: Any = running.models["m0"]
+    prepare = served.certifier.prepare_tokens
 
     def fail(tokens: Any, name: str) -> Any:
-        raise LookupError(" ".join(tokens))
+        if "confidential" in tokens:
+            raise LookupError(" ".join(tokens))
+        return prepare(tokens, name)
 
     monkeypatch.setattr(served.certifier, "prepare_tokens", fail)
-    answers: list[Answer] = call(
+    monkeypatch.setattr(running, "info", lambda: 1 / 0)
+    failed, unknown, refused, mixed, info = call(
         running,
         lambda c: c.certify(secret),
         lambda c: c.get(f"/{secret.replace(' ', '-')}?{secret.replace(' ', '-')}"),
         lambda c: c.post("/v1/certify", {"text": secret, "alpha": secret}),
+        lambda c: c.certify(secret, text(30)),
+        lambda c: c.get("/v1/models"),
     )
-    assert [answer.status for answer in answers] == [500, 404, 422]
-    assert "LookupError" in caplog.text
-    assert "test_security.py" in caplog.text  # the traceback
+    for answer in (failed, info):
+        check_problem(answer, 500, "the server failed on this request: the error is in its log")
+    assert (unknown.status, refused.status) == (404, 422)
+    assert ["error" in result for result in mixed.json()["results"]] == [True, False]
+    assert all(name in caplog.text for name in ("LookupError", "ZeroDivisionError", "test_security.py"))
     assert "confidential" not in caplog.text
-
-
-def test_an_error_in_the_application_is_a_problem_without_details(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = service()
-    monkeypatch.setattr(running, "info", lambda: 1 / 0)
-    [answer] = call(running, lambda c: c.get("/v1/models"))
-    check_problem(answer, 500, "the server failed on this request: the error is in its log")
-    assert "ZeroDivisionError" in caplog.text
 
 
 def test_measurements_have_few_labels() -> None:
@@ -283,13 +261,13 @@ def test_a_prefix_of_a_proxy_opens_nothing() -> None:
 def test_seeds_are_drawn_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """At every start; with the option, for every request."""
     seeds: list[int] = []
-    plan = ServedSmoothed.plan
+    requested = VotesPlan.requested
 
-    def recorded(self: Any, body: Any, seed: int) -> Any:
+    def recorded(self: Any, *, seed: int, **asked: Any) -> Any:
         seeds.append(seed)
-        return plan(self, body, seed)
+        return requested(self, seed=seed, **asked)
 
-    monkeypatch.setattr(ServedSmoothed, "plan", recorded)
+    monkeypatch.setattr(VotesPlan, "requested", recorded)
     requests = [lambda c: c.certify(text(60, 0.6))] * 3
     once = call(service(seed=None), *requests)
     assert len(set(seeds)) == 1

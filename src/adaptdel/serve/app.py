@@ -1,4 +1,4 @@
-"""The application: routes, errors, the OpenAPI document; and the process that serves it."""
+"""The application: what every request passes, routes, errors; and the process that serves it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import gc
 import json
 import logging
 import math
+import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -31,10 +33,39 @@ from threadpoolctl import threadpool_limits
 from adaptdel import __version__
 from adaptdel.files import parse
 from adaptdel.serve import schemas
-from adaptdel.serve.answers import Job
-from adaptdel.serve.schemas import PROBLEM_TYPE, Problem
-from adaptdel.serve.security import PAGES, Gate
+from adaptdel.serve.answers import Job, proof_words
+from adaptdel.serve.scheduler import LOG, log_error
+from adaptdel.serve.schemas import PROBLEM_TYPE, Problem, internal_error
 from adaptdel.serve.service import Service
+from adaptdel.serve.spamd import listening
+from adaptdel.settings import LOCAL_HOSTS
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PAGE_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"x-frame-options": b"DENY",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cache-control": b"no-store",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",  # of responses that are not pages
+}
+OPEN = ("/", "/healthz", "/readyz", "/openapi.json")  # need no token
+PAGES = "/page/"  # the folder of the page, also open
+PROBES = ("/healthz", "/readyz")  # called by address, whatever the host name of the server is
+ONCE = (b"host", b"authorization")  # with two of them, a proxy might read the other one
+SMALL_BODY = 2**16  # bytes; slow or many large bodies do not keep these out
+RETRY = {"Retry-After": "1"}
+CLOSE = {"Connection": "close"}  # a header: what is left of the request is not read
 
 PAGE = Path(__file__).parent / "page"
 MOST_HEADER_BYTES = 2**15
@@ -80,8 +111,10 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {  # the documentation of errors (RF
 }
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service, spamd: socket.socket | None = None) -> FastAPI:
     """The application for a service. Its threads run from the start of the application to its end.
+
+    With ``spamd``, a socket, its filter also answers mail servers there.
 
     Meanwhile numpy multiplies matrices in one thread: those of votes are small, and threads that wait for each other
     only take processor time. Torch has threads of its own.
@@ -92,7 +125,8 @@ def create_app(service: Service) -> FastAPI:
         with threadpool_limits(1, user_api="blas"):
             service.start()
             try:
-                yield
+                async with nullcontext() if spamd is None else listening(service, spamd):
+                    yield
             finally:
                 await to_thread.run_sync(service.stop)
 
@@ -142,6 +176,22 @@ def _work_routes(service: Service) -> APIRouter:
         job = _submit(service, request, body)
         return await _results(request, job)
 
+    @router.post("/beta/litellm_basic_guardrail_api")
+    async def guardrail(request: Request, body: schemas.GuardrailBody) -> Response:
+        """LiteLLM's generic guardrail API: ``action`` is BLOCKED if the first model flags a text."""
+        if not body.texts:
+            return _json({"action": "NONE"})
+        job = _submit(service, request, schemas.FilterBody.model_validate({"texts": body.texts}))
+        results = [json.loads(result) for result in await job.results()]
+        for result in results:
+            if result.get("flagged"):
+                reason = f"The text was classified as {result['label']}."  # users see it
+                return _json({"action": "BLOCKED", "blocked_reason": reason, "proof": proof_words(job, result)})
+        for result in results:
+            if result.get("label") is None:  # not 503, at which a gateway may let the text pass
+                raise Problem(422, f"a text has no answer: {result.get('error', 'the deadline came first')}")
+        return _json({"action": "NONE"})
+
     return router
 
 
@@ -185,7 +235,7 @@ def _other_routes(app: FastAPI, service: Service) -> APIRouter:
     return router
 
 
-def _submit(service: Service, request: Request, body: schemas.CertifyBody | schemas.PredictBody) -> Job:
+def _submit(service: Service, request: Request, body: schemas.TextsBody) -> Job:
     """The job of a request, which the gate finishes."""
     request.scope["values"].clear()
     request.scope["job"] = job = service.submit(body)
@@ -260,6 +310,117 @@ def _of_validation(error: RequestValidationError, request: Request) -> Problem:
     return Problem(422, f"{place or 'the body'}: {message}{shown}")
 
 
+class Gate:
+    """ASGI middleware that every request passes."""
+
+    def __init__(self, app: Application, service: Service) -> None:
+        self.app, self.service, self.settings = app, service, service.settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status, is_complete, has_left = time.monotonic(), 0, False, False
+        scope["held"] = 0
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+
+        async def respond(message: Message) -> None:
+            """Send a part of the response, with the headers that every response has."""
+            nonlocal status, is_complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                policy = {b"content-security-policy": PAGE_POLICY} if path == "/" or path.startswith(PAGES) else {}
+                present = dict(message.get("headers", []))
+                message = {**message, "headers": [*(HEADERS | policy | present).items()]}
+            await send(message)
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body")
+
+        async def received() -> Message:
+            """A part of the request, or the news that the client left."""
+            nonlocal has_left
+            message = await receive()
+            has_left |= message["type"] == "http.disconnect" and not is_complete
+            return message
+
+        try:
+            headers = {name.lower(): value for name, value in scope["headers"]}
+            for name in ONCE:
+                if sum(given.lower() == name for given, _ in scope["headers"]) > 1:
+                    raise Problem(400, f"the header {name.decode()} is there twice: send it once", CLOSE)
+            self._check_host(path, headers)
+            self._check_token(path, headers)
+            await self.app(scope, self._limited(scope, headers, received), respond)
+        except Problem as problem:
+            await problem.response()(scope, receive, respond)
+        except Exception as error:
+            log_error(f"{scope['method']} request", error)
+            if not status:
+                await internal_error().response()(scope, receive, respond)
+        finally:
+            if "job" in scope:
+                self.service.finish(scope["job"])
+            self.service.held_bytes -= scope["held"]
+            seconds, code = time.monotonic() - started, 499 if has_left or not status else status  # as in nginx
+            route = getattr(scope.get("route"), "path", "other")
+            self.service.meters.requests.labels(route, str(code)).inc()
+            self.service.meters.latency.labels(route).observe(seconds)
+            LOG.info("%s %s %d %.3f s", scope["method"], route, code, seconds)
+
+    def _check_host(self, path: str, headers: dict[bytes, bytes]) -> None:
+        """A page of another site that resolves to this address must not call the server."""
+        if path in PROBES:
+            return
+        allowed = self.settings.allowed_hosts or (LOCAL_HOSTS if self.settings.is_local else ())
+        host = headers.get(b"host", b"").decode("latin-1")
+        parts = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::[0-9]*)?", host)
+        name = host if parts is None else parts[1] or parts[2]
+        if allowed and name.lower() not in {known.lower() for known in (*allowed, self.settings.host)}:
+            raise Problem(421, f"this server does not answer for the host {name!r:.80}: it answers for {allowed[0]!r}")
+
+    def _check_token(self, path: str, headers: dict[bytes, bytes]) -> None:
+        if path in OPEN or path.startswith(PAGES):
+            return
+        if not self.service.authorized(headers.get(b"authorization", b"").decode("latin-1")):
+            raise Problem(
+                401,
+                "a token is needed: send the header Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": 'Bearer realm="adaptdel"'},
+            )
+
+    def _limited(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
+        """What the application reads the body with; a `Problem` as soon as it is too large, or all bodies together.
+
+        A large body that has no room is read to its end and dropped, so that the client sees the answer.
+        """
+        if b"transfer-encoding" in headers and b"content-length" in headers:  # two requests to some proxies
+            raise Problem(400, "the body has two lengths: send either Content-Length or Transfer-Encoding", CLOSE)
+        limit = self.settings.body_bytes
+        too_large = Problem(413, f"the body must have at most {limit} bytes: send less in a request", CLOSE)
+        length, size = headers.get(b"content-length", b"0"), 0
+        if length.isdigit() and (len(length) > len(str(limit)) or int(length) > limit):
+            raise too_large
+        declared = int(length) if length.isdigit() else 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise too_large
+            held = max(size, declared)  # all of it from the start, or many could begin and none end
+            if held > SMALL_BODY:
+                self.service.held_bytes += held - scope["held"]
+                scope["held"] = held
+                if self.service.held_bytes > self.settings.queue_bytes:
+                    while message.get("more_body"):
+                        message = await receive()
+                    raise Problem(429, "too many large requests wait already: send it again later", RETRY)
+            return message
+
+        return limited
+
+
 class Server(uvicorn.Server):
     """Ends in order: requests in flight are finished or, after a time, refused with 503."""
 
@@ -283,7 +444,7 @@ class Server(uvicorn.Server):
         refusal.cancel()
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, option: str = "--port") -> socket.socket:
     """A socket at an address; OSError with one sentence if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio sets no TCP_NODELAY
@@ -293,17 +454,17 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         opened.close()
         if error.errno == errno.EADDRINUSE:
-            raise OSError(f"port {port} is in use on {host}: choose another one with --port") from None
+            raise OSError(f"port {port} is in use on {host}: choose another one with {option}") from None
         reason = error.strerror or error
-        raise OSError(f"cannot listen on {host!r} port {port}: {reason}: choose another --host or --port") from None
+        raise OSError(f"cannot listen on {host!r} port {port}: {reason}: choose another --host or {option}") from None
     return opened
 
 
-def serve(service: Service, opened: socket.socket) -> None:
-    """Serve at a socket that listens, until a signal comes."""
+def serve(service: Service, opened: socket.socket, spamd: socket.socket | None = None) -> None:
+    """Serve at sockets, that of HTTP and perhaps one for mail servers, until a signal comes."""
     sys.setswitchinterval(SWITCH_SECONDS)
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, spamd),
         http="h11",
         ws="none",
         lifespan="on",

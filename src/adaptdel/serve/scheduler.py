@@ -1,7 +1,7 @@
 """The models that are served: each has a thread, which alone calls the model, and answers the jobs of all requests.
 
 Every text passes the same queue, deadlines and limits. Requests share batches of votes, and join the pool between two
-batches; evidence that needs no votes is complete when a text is let in.
+batches; evidence that needs no votes is answered when a text is let in.
 """
 
 from __future__ import annotations
@@ -11,29 +11,24 @@ import logging
 import threading
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from adaptdel.certification.certifier import Certifier, Ticket, VotePool
-from adaptdel.certification.sampling import SamplingPlan
+from adaptdel.certification.certifier import Ticket
+from adaptdel.certification.evidence import Plan
 from adaptdel.classifiers.base import BaseClassifierError, InconsistentAnswerError
 from adaptdel.classifiers.foreign import ForeignModelError
 from adaptdel.core.checks import check_int
-from adaptdel.core.radius import check_noise
-from adaptdel.core.threat import Threat
-from adaptdel.models.additive import AdditiveClassifier
-from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.serve.answers import ALL_OPERATIONS, Job, Watcher, exact_result, smoothed_result
-from adaptdel.serve.configuration import ServeSettings
-from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, internal_error, shutting_down
-from adaptdel.text.units import Bytes, Characters, Chunks, Tokens, check_unit
+from adaptdel.models.estimator import TextEstimator
+from adaptdel.serve.answers import Job, Watcher, result_of
+from adaptdel.serve.schemas import FilterBody, PredictBody, Problem, TextsBody, internal_error, shutting_down
+from adaptdel.settings import ServeSettings
+from adaptdel.text.units import Bytes, Characters, Chunks, Unit
 
 LOG = logging.getLogger("adaptdel.serve")
+FILTER_NEEDED = "train a filter with two classes by adaptdel train --protect LABEL"
 ADMISSION_SECONDS = 0.02  # for splitting and preparing texts between two batches
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 COPIES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
@@ -67,18 +62,18 @@ class Meters:
         return generate_latest(self.registry)
 
 
-class ServedModel(ABC):
-    """A model and its thread, which lets in the texts of all requests in turn; a kind of model is a subclass.
+class ServedModel:
+    """A model and its thread, which lets in the texts of all requests in turn.
 
     Attributes:
-        pool: the texts that are voted on; only the thread changes it.
+        pool: the texts that are worked on; only the thread changes it.
         fault: why the model is not served any more; None if it is.
     """
 
-    def __init__(self, name: str, model: Any, settings: ServeSettings, meters: Meters) -> None:
+    def __init__(self, name: str, model: TextEstimator, settings: ServeSettings, meters: Meters) -> None:
         self.name, self.model, self.settings, self.meters = name, model, settings, meters
-        self.unit = check_unit(model.unit)
-        self.pool = VotePool(model.base_classifier())
+        self.certifier, self.prediction_plan = model.certifier(), model.prediction_plan()
+        self.pool, self.protected = self.certifier.pool(), model.protected
         self.fault: str | None = None
         self._changed = threading.Condition()
         self._new: deque[Job] = deque()
@@ -87,47 +82,25 @@ class ServedModel(ABC):
         self._queued = 0  # texts that wait; guarded by the condition
         self._closing = self._stopped = self._oldest_first = False
         self._thread = threading.Thread(target=self._run, name=f"adaptdel-{name}", daemon=True)
+        self.start = self._thread.start
         meters.queue.labels(name).set_function(lambda: self.sizes()[0])
         meters.pool.labels(name).set_function(lambda: self.sizes()[1])
 
-    @abstractmethod
-    def plan(self, body: CertifyBody | PredictBody, seed: int) -> Any:
-        """How a request is answered; ValueError if it asks for something that cannot be."""
-
-    @abstractmethod
-    def _begin(self, job: Job, index: int, text: str, tokens: Tokens) -> None:
-        """Add a text to the pool, or answer it at once if that takes no votes."""
-
-    @abstractmethod
-    def _result(self, job: Job, evidence: Any, *, late: bool) -> dict[str, Any]:
-        """The result for a text; ``evidence`` is None if the deadline came before there was any."""
-
     def info(self) -> dict[str, Any]:
         """What clients are told of the model."""
-        base, stated = self.model.base_classifier(), self.model.run_settings()
-        training = getattr(self.model, "training_", None) or {}
-        return {
+        base, plan = self.model.base_classifier(), self.certifier.plan
+        return plan.facts() | {
             "name": self.name,
             "kind": base.kind or type(base).__name__,
-            "classes": list(base.classes_ or []),
-            "unit": self.unit.kind,
-            "noise": None,
-            "method": stated.get("method", training.get("method")),
-            "alpha": stated["alpha"],
-            "ops": stated["ops"],
-            "certified_ops": list(ALL_OPERATIONS),
-            "votes": None,
-            "threshold": stated["threshold"],
-            "fingerprint": base.fingerprint(),
+            "classes": list(self.certifier.classes),
+            "unit": self.certifier.unit.kind,
+            "method": (self.model.records.training or {}).get("method", plan.method()[0]),
+            "fingerprint": self.certifier.fingerprint,
         }
 
     def sizes(self) -> tuple[int, int]:
         """The number of texts that wait and of those that are voted on."""
         return self._queued, len(self.pool)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def unready(self) -> str | None:
         """Why requests are not accepted; None if they are."""
@@ -135,11 +108,41 @@ class ServedModel(ABC):
             return None
         return self.fault or f"the model {self.name!r} is not ready yet"
 
-    def submit(self, job: Job) -> None:
+    def plan(self, body: TextsBody, seed: int) -> Plan:
+        """How a request is answered; ValueError if it asks for something that cannot be."""
+        votes = {} if body.votes is None else body.votes.model_dump(exclude_none=True)
+        for name, number in votes.items():
+            check_int(f"votes.{name}", number, most=self.settings.votes)
+        if isinstance(body, PredictBody):
+            return self.prediction_plan.requested(seed=seed, **votes)
+        asked = body.model_dump(include={"alpha", "ops", "influence"})
+        return self.certifier.plan.requested(seed=seed, interrupted=body.deadline_ms is not None, **asked, **votes)
+
+    def submit(self, body: TextsBody, seed: int) -> Job:
         """Accept a request, or raise a `Problem` at once; a text that is too long by its length alone fails at once."""
+        if isinstance(body, FilterBody) and self.protected is None:
+            raise Problem(422, f"the model {self.name!r} protects no class: {FILTER_NEEDED}")
+        most = self.settings.deadline_ms
+        try:
+            milliseconds = most if body.deadline_ms is None else check_int("deadline_ms", body.deadline_ms, most=most)
+            certifier = self.certifier.with_plan(self.plan(body, seed))
+        except ValueError as error:
+            raise Problem(422, str(error)) from None
+        options = body.model_dump(include={"influence", "stream"})
+        until = time.monotonic() + milliseconds / 1000
+        job = Job(
+            self.name,
+            body.all_texts(),
+            certifier,
+            self.cancel,
+            until,
+            predicts=isinstance(body, PredictBody),
+            flags=self.protected if isinstance(body, FilterBody) else None,
+            **options,
+        )
         for index, text in enumerate(job.texts):
             try:
-                self._check_tokens(self._fewest_tokens(text))
+                self._check_tokens(_fewest_tokens(self.certifier.unit, text))
             except Problem as problem:
                 job.texts[index] = b""
                 job.waiting.remove(index)
@@ -159,6 +162,7 @@ class ServedModel(ABC):
             self._queued += len(job.waiting)
             self._new.append(job)
             self._changed.notify()
+        return job
 
     def cancel(self, job: Job) -> None:
         """Drop a request: its votes stop after the current batch."""
@@ -212,17 +216,6 @@ class ServedModel(ABC):
         with self._changed:
             self._queued -= 1
 
-    def _fewest_tokens(self, text: bytes) -> int:
-        """A text in UTF-8 has at least so many tokens."""
-        match self.unit:
-            case Characters():
-                return len(text.decode("utf-8", "surrogatepass"))
-            case Bytes():
-                return len(text)
-            case Chunks(size):
-                return -(-len(text) // size)
-        return 0
-
     def _check_tokens(self, count: int) -> None:
         if count > self.settings.tokens:
             allowed = f"more than the {self.settings.tokens} that are allowed"
@@ -272,13 +265,20 @@ class ServedModel(ABC):
         index = job.waiting[0]
         try:
             text, job.texts[index] = job.texts[index].decode("utf-8", "surrogatepass"), b""
-            tokens = self.unit.split(text)
+            tokens = self.certifier.unit.split(text)
             self._check_tokens(len(tokens))
             job.tokens += len(tokens)
             if job.influence and job.tokens > self.settings.tokens:
                 most = f"all texts together may have at most {self.settings.tokens} tokens"
                 raise Problem(413, f"with influence, {most}: send fewer texts")
-            self._begin(job, index, text, tokens)
+            prepared = self.certifier.prepare_tokens(tokens, "this text")
+            watcher = Watcher(job, index, prepared)
+            ticket = Ticket(prepared, job.certifier.plan, tag=watcher, watcher=watcher)
+            self.pool.add(ticket)
+            job.tickets.add(ticket)
+            if ticket.evidence is not None:  # now, as results of long texts take time: deadlines come between two texts
+                self.pool.stop(ticket)
+                self._deliver(ticket, late=False)
         except (InconsistentAnswerError, ForeignModelError):
             raise
         except Exception as error:
@@ -308,17 +308,17 @@ class ServedModel(ABC):
         watcher: Watcher = ticket.tag
         watcher.job.tickets.discard(ticket)
         if ticket.failure is None:
-            self._put_result(watcher.job, watcher.index, watcher, late=late)
+            self._put_result(watcher.job, watcher.index, ticket, late=late)
             return
         self._failed(watcher.job, watcher.index, ticket.failure)
         if isinstance(ticket.failure.__cause__, ForeignModelError):  # Rust code panicked: its state is unknown
             raise ticket.failure.__cause__
 
-    def _put_result(self, job: Job, index: int, evidence: Any, *, late: bool) -> None:
-        """Encode the result of a text in this thread: the event loop only passes it on."""
+    def _put_result(self, job: Job, index: int, ticket: Ticket | None, *, late: bool) -> None:
+        """Encode the result of a text in this thread: the event loop only passes it on. Bytes are in hexadecimal."""
         try:
-            result = self._result(job, evidence, late=late)
-            encoded = json.dumps({"index": index, **result} if job.stream else result).encode()
+            result = result_of(job, ticket, late=late)
+            encoded = json.dumps({"index": index, **result} if job.stream else result, default=bytes.hex).encode()
         except Exception as error:
             self._failed(job, index, error)
             return
@@ -344,76 +344,16 @@ class ServedModel(ABC):
                 job.put("failed", index, (index, problem))
 
 
-class ServedExact(ServedModel):
-    """An additive model: a text that gets its turn is answered at once."""
-
-    def plan(self, body: CertifyBody | PredictBody, seed: int) -> Threat | None:
-        """The attacker that a request names; None for a prediction."""
-        if isinstance(body, PredictBody):
-            return None
-        return Threat(self.model.ops if body.ops is None else body.ops)
-
-    def _begin(self, job: Job, index: int, text: str, tokens: Tokens) -> None:
-        [certificate] = self.model.certify([text])
-        self._put_result(job, index, certificate, late=False)
-
-    def _result(self, job: Job, evidence: Any, *, late: bool) -> dict[str, Any]:
-        return exact_result(evidence, job)
-
-
-class ServedSmoothed(ServedModel):
-    """A smoothed model, whose thread takes votes for many requests at a time."""
-
-    def __init__(self, name: str, model: Any, settings: ServeSettings, meters: Meters) -> None:
-        super().__init__(name, model, settings, meters)
-        self.certifier: Certifier = model.certifier()
-        self.pool = VotePool(self.certifier.base)
-
-    def plan(self, body: CertifyBody | PredictBody, seed: int) -> SamplingPlan:
-        """The sampling plan of a request, without estimation votes for a prediction."""
-        plan = replace(self.certifier.plan, seed=seed, secret=True)
-        votes = body.votes
-        for name in ("select", "estimate"):
-            number = None if votes is None else getattr(votes, name)
-            if number is not None:
-                check_int(f"votes.{name}", number, least=1, most=self.settings.votes)
-                plan = replace(plan, **{f"n_{name}": number})
-        if isinstance(body, PredictBody):
-            return replace(plan, n_estimate=0)
-        if body.deadline_ms is not None:
-            plan = replace(plan, interrupted=True)
-        if body.alpha is not None:
-            plan = replace(plan, alpha=body.alpha)
-        if body.ops is not None:
-            noise = plan.rule.noise
-            threat = Threat(noise.certified_ops if body.ops == "edit" else body.ops)
-            check_noise(noise, threat)
-            plan = replace(plan, rule=replace(plan.rule, ops=threat.ops))
-        return plan
-
-    def info(self) -> dict[str, Any]:
-        """What clients are told of the model."""
-        plan = self.certifier.plan
-        return super().info() | {
-            "noise": repr(plan.rule.noise),
-            "certified_ops": list(plan.rule.noise.certified_ops),
-            "votes": {"select": plan.n_select, "estimate": plan.n_estimate},
-        }
-
-    def _begin(self, job: Job, index: int, text: str, tokens: Tokens) -> None:
-        prepared = self.certifier.prepare_tokens(tokens, "this text")
-        ticket = Watcher(job, index, prepared, self.certifier.with_plan(job.plan)).ticket
-        self.pool.add(ticket)
-        job.tickets.add(ticket)
-
-    def _result(self, job: Job, evidence: Any, *, late: bool) -> dict[str, Any]:
-        return smoothed_result(self.certifier.with_plan(job.plan), job, evidence, late=late)
-
-
-SERVED: Mapping[str, type[ServedModel]] = {
-    SmoothedClassifier.kind: ServedSmoothed,
-    AdditiveClassifier.kind: ServedExact,
-}
+def _fewest_tokens(unit: Unit, text: bytes) -> int:
+    """A text in UTF-8 has at least this many tokens."""
+    match unit:
+        case Characters():
+            return len(text.decode("utf-8", "surrogatepass"))
+        case Bytes():
+            return len(text)
+        case Chunks(size):
+            return -(-len(text) // size)
+    return 0
 
 
 def log_error(where: str, error: BaseException) -> None:

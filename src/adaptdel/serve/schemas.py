@@ -65,7 +65,7 @@ class Body(BaseModel):
         return values
 
 
-class Votes(Body):
+class VoteBudget(Body):
     """Numbers of votes; those that are left out are the model's."""
 
     select: Count | None = Field(None, description="Largest number of votes that select the answer.")
@@ -81,6 +81,7 @@ class TextsBody(Body):
     )
     model: str | None = Field(None, description="The name of a model; the first one if it is left out.")
     deadline_ms: Count | None = Field(None, description="Time in milliseconds after which votes stop.")
+    votes: VoteBudget | None = Field(None, description="The budget of votes; for a prediction, of `select` alone.")
 
     @model_validator(mode="after")
     def _text_or_texts(self) -> TextsBody:
@@ -96,13 +97,21 @@ class TextsBody(Body):
 class PredictBody(TextsBody):
     """A request for predictions."""
 
-    votes: Votes | None = Field(None, description="`estimate` has no effect here and must be left out.")
-
     @model_validator(mode="after")
     def _no_estimation(self) -> PredictBody:
         if self.votes is not None and self.votes.estimate is not None:
             raise ValueError("votes.estimate has no meaning for a prediction: leave it out")
         return self
+
+
+class FilterBody(TextsBody):
+    """What a mail server or a gateway asks a filter, which proves the flags of the class that it protects."""
+
+
+class GuardrailBody(BaseModel):
+    """A request of LiteLLM's generic guardrail API, of which only the texts are read."""
+
+    texts: list[str] | None = None
 
 
 class CertifyBody(TextsBody):
@@ -114,7 +123,6 @@ class CertifyBody(TextsBody):
     ops: Literal["edit"] | Annotated[list[Operation], Field(fail_fast=True)] | None = Field(
         None, description="Operations of the attacker."
     )
-    votes: Votes | None = Field(None, description="The budget of votes.")
     influence: bool = Field(
         False, description="Also return for every token the votes with it and without it, or its score; see `margin`."
     )
@@ -144,6 +152,13 @@ class CertifyResult(Result):
     seconds: float
     certificate: dict[str, Any] | None = Field(description="The votes or scores, for `adaptdel verify`.")
     character_radius: int | None = Field(None, description="So many character edits cannot change the answer.")
+    padded_radius: int = Field(
+        description="The same with any text before and after; -1 if such text may change the answer."
+    )
+    positions: int = Field(description="Positions where any text may also be inserted; -1 if not even padding may be.")
+    segment: tuple[int, int] | None = Field(
+        None, description="The tokens from the first number up to the second decide alone, no matter the rest."
+    )
     tokens: list[Any] | None = None
     influence: list[dict[str, float]] | None = Field(
         None,

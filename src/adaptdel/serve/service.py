@@ -1,29 +1,32 @@
-"""The models of a server, and the requests that it accepts."""
+"""The models of a server, its secrets, and the requests that it accepts."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import os
+import re
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from adaptdel import __version__
-from adaptdel.certification.sampling import SECRET_BITS
+from adaptdel.certification.evidence import SECRET_BITS
 from adaptdel.core.checks import check_fields, check_int
 from adaptdel.files import read_json
-from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.estimator import TextEstimator
 from adaptdel.models.model_files import EXAMPLES, load_model
-from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.serve.answers import Job
-from adaptdel.serve.configuration import SERVE, ServeSettings, named_folder, read_shared_seed, read_token
-from adaptdel.serve.scheduler import SERVED, Meters, ServedModel
-from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, shutting_down
+from adaptdel.serve.scheduler import Meters, ServedModel
+from adaptdel.serve.schemas import Problem, TextsBody, shutting_down
+from adaptdel.settings import SERVE, TOKEN_VARIABLE, ServeSettings
 from adaptdel.text.units import check_unit
 
 TEXT_UNITS = ("word", "char", "byte", "chunk")
+LIMITS = ("texts", "tokens", "body_bytes", "votes", "deadline_ms")  # settings that clients have to know
+SHORTEST_SECRET = 32  # characters of the file of a shared seed
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class ModelToServe:
     """A model, its name in requests, and texts to try."""
 
     name: str
-    model: SmoothedClassifier | AdditiveClassifier
+    model: TextEstimator
     examples: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
@@ -78,8 +81,7 @@ class Service:
         self._seed = secrets.randbits(SECRET_BITS) if self.seed is None else self.seed
         self.meters = Meters()
         self.models: dict[str, ServedModel] = {
-            source.name: SERVED[source.model.kind](source.name, source.model, self.settings, self.meters)
-            for source in self.sources
+            source.name: ServedModel(source.name, source.model, self.settings, self.meters) for source in self.sources
         }
         self.closing = False
         self.in_flight = 0  # requests that are worked on
@@ -140,36 +142,21 @@ class Service:
 
     def info(self) -> dict[str, Any]:
         """The models and the limits."""
+        limits = {name: getattr(self.settings, name) for name in LIMITS}
         models = [self.models[source.name].info() | {"examples": list(source.examples)} for source in self.sources]
-        return {"models": models, "limits": self.settings.limits(), "version": __version__}
+        return {"models": models, "limits": limits, "version": __version__}
 
-    def submit(self, body: CertifyBody | PredictBody) -> Job:
+    def submit(self, body: TextsBody) -> Job:
         """Accept a request, or raise a `Problem`."""
-        name, texts = self.sources[0].name if body.model is None else body.model, body.all_texts()
+        name, count = self.sources[0].name if body.model is None else body.model, len(body.all_texts())
         if name not in self.models:
             raise Problem(404, f"there is no model {name!r:.80}, only {', '.join(map(repr, self.models))}")
         if self.closing:
             raise shutting_down()
-        if len(texts) > self.settings.texts:
-            raise Problem(413, f"a request may hold at most {self.settings.texts} texts, got {len(texts)}: split it")
-        model, milliseconds = self.models[name], self.settings.deadline_ms
+        if count > self.settings.texts:
+            raise Problem(413, f"a request may hold at most {self.settings.texts} texts, got {count}: split it")
         seed = secrets.randbits(SECRET_BITS) if self.settings.seed_per_request else self._seed
-        try:
-            if body.deadline_ms is not None:
-                milliseconds = check_int("deadline_ms", body.deadline_ms, least=1, most=milliseconds)
-            plan = model.plan(body, seed)
-        except ValueError as error:
-            raise Problem(422, str(error)) from None
-        job = Job(
-            name,
-            texts,
-            plan,
-            model.cancel,
-            deadline=time.monotonic() + milliseconds / 1000,
-            influence=isinstance(body, CertifyBody) and body.influence,
-            stream=isinstance(body, CertifyBody) and body.stream,
-        )
-        model.submit(job)
+        job = self.models[name].submit(body, seed)
         self.in_flight += 1
         return job
 
@@ -177,3 +164,49 @@ class Service:
         """The response to a request was sent, or the client left: what is left of it is cancelled."""
         job.cancel()
         self.in_flight -= 1
+
+
+def named_folder(text: str) -> tuple[str, Path]:
+    """The name of a model and its folder, from FOLDER or NAME=FOLDER."""
+    name, equals, path = text.partition("=")
+    if not equals or "/" in name or Path(text).exists():
+        name, path = Path(text).resolve().name, text
+    if not re.fullmatch(r"[^\s/\\\x00-\x1f\"%?#]{1,100}", name):
+        raise ValueError(f"a model needs a name without spaces and slashes, got {name!r}: give NAME=FOLDER")
+    return name, Path(path)
+
+
+def read_token(file: Path | None) -> str | None:
+    """The token of clients from the file or the environment; None if there is none."""
+    variable = os.environ.get(TOKEN_VARIABLE)
+    if file is None:
+        source, text = f"the variable {TOKEN_VARIABLE}", variable
+    elif variable is not None:
+        raise ValueError(f"give either --token-file or the variable {TOKEN_VARIABLE}")
+    else:
+        source, text = str(file), _read(file, "a token")
+    if text is None:
+        return None
+    token = text.strip()
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise ValueError(f"{source}: must hold a token of letters, digits and signs without spaces")
+    return token
+
+
+def read_shared_seed(file: Path) -> int:
+    """The seed of servers that have to give the same text the same answer, derived from a secret in a file."""
+    secret = _read(file, "a secret").strip()
+    if not re.fullmatch(r"[\x21-\x7e]+", secret) or len(secret) < SHORTEST_SECRET:
+        raise ValueError(
+            f"{file}: must hold at least {SHORTEST_SECRET} random characters without spaces, "
+            "such as openssl rand -hex 32 writes"
+        )
+    digest = hashlib.sha256(b"adaptdel: seed of the noise\0" + secret.encode()).digest()
+    return int.from_bytes(digest) >> (8 * len(digest) - SECRET_BITS)
+
+
+def _read(file: Path, what: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: must hold {what} in ASCII") from None

@@ -58,7 +58,7 @@ export class AnswerPanel {
     }
   }
 
-  /** The share of copies that the answer needs; null if it depends on a rival. */
+  /** The fraction of votes that the answer needs; null if it depends on a rival. */
   needed(label) {
     const { classes, threshold } = this.model;
     if (classes.length !== 2) return null;
@@ -88,11 +88,12 @@ export class AnswerPanel {
     this.drawRadii(result, unit);
     if (!result.certificate) return; // the time limit came before anything was proven
     if (result.margin) {
-      drawLead(byId("gauge"), result);
+      if (result.segment) drawSegment(byId("gauge"), result, unit);
+      else drawLead(byId("gauge"), result);
       showCounterexample(result, unit);
       return;
     }
-    this.drawResult(result, model);
+    if (result.certificate.evidence.selection) this.drawResult(result, model);
   }
 
   drawRadii({ radii, abstained }, unit) {
@@ -107,15 +108,16 @@ export class AnswerPanel {
 
   drawResult(result, model) {
     const { certificate, score, seconds } = result;
-    const exact = certificate.exact !== null;
-    const counts = exact ? certificate.exact.map((row) => row.reduce((sum, value) => sum + value, 0)) : certificate.votes[certificate.votes.length - 1];
+    const { copies, selection, votes: looks } = certificate.evidence;
+    const exact = copies !== null;
+    const counts = exact ? copies.map((row) => row.reduce((sum, value) => sum + value, 0)) : looks[looks.length - 1];
     const votes = Object.fromEntries(certificate.classes.map((name, place) => [String(name), counts[place]]));
     drawVotes(byId("votes"), votes, model.classes, String(result.label));
     const used = counts.reduce((sum, value) => sum + value, 0);
     const took = seconds < 0.1 ? `${Math.max(1, Math.round(1000 * seconds))} milliseconds` : `${seconds.toFixed(1)} seconds`;
     byId("about-votes").textContent = exact
       ? `The text is short, so all its ${number(used)} possible copies were classified, in ${took}.`
-      : `${number(certificate.selection.reduce((sum, value) => sum + value, 0))} votes chose the answer, and then ${number(used)} others measured its share, shown here. They took ${took}.`;
+      : `${number(selection.reduce((sum, value) => sum + value, 0))} votes chose the answer, and then ${number(used)} others measured its share, shown here. They took ${took}.`;
     drawGauge(byId("gauge"), { share: score, lower: certificate.derived.p1, needed: this.needed(result.label), label: result.label, alpha: result.alpha, exact });
   }
 
@@ -182,6 +184,13 @@ function drawLead(holder, result) {
   const worst = radius === 0 ? "" : `The ${radius === 1 ? "worst edit takes" : `${number(radius)} worst edits take`} ${part(inside, margin)} of it, which leaves ${part(lead(margin) - inside, margin)}. `;
   const words = `The mark is the lead of “${label}” over “${margin.rival}”. ${worst}${next}`;
   holder.replaceChildren(drawing, element("p", { class: "muted" }, words));
+  holder.hidden = false;
+}
+
+/** Which tokens give the answer alone. */
+function drawSegment(holder, { segment: [start, end], label }, unit) {
+  const words = `The ${unit.many} ${number(start + 1)} to ${number(end)} give the answer “${label}” alone, no matter what surrounds them. They are underlined below.`;
+  holder.replaceChildren(element("p", { class: "muted" }, words));
   holder.hidden = false;
 }
 

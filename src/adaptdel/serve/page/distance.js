@@ -111,6 +111,29 @@ function joined(a, b, codes) {
   return steps;
 }
 
+/**
+ * The least number of edits of `ops` that put `a` into `b` if any text may stand before and after it for free.
+ *
+ * With `glued`, that text may be glued to the first and the last token. Null if counting would take too long.
+ */
+export function padded(a, b, ops, glued, mostCells = MOST_CELLS) {
+  if (a.length * b.length > mostCells) return null;
+  const [del, ins, sub] = EVERY_OPERATION.map((name) => (ops.includes(name) ? 1 : FAR));
+  const same = (i, token) => {
+    if (!glued) return a[i] === token;
+    const place = i === 0 ? token.length - a[i].length : 0;
+    if (a.length === 1) return token.includes(a[i]);
+    return i === 0 || i === a.length - 1 ? place >= 0 && token.startsWith(a[i], place) : a[i] === token;
+  };
+  let row = new Array(b.length + 1).fill(0);
+  for (let i = 0; i < a.length; i += 1) {
+    const next = [row[0] + del];
+    for (let j = 0; j < b.length; j += 1) next.push(Math.min(row[j] + (same(i, b[j]) ? 0 : sub), row[j + 1] + del, next[j] + ins));
+    row = next;
+  }
+  return row.reduce((least, value) => Math.min(least, value));
+}
+
 /** How many tokens were deleted, inserted and substituted by the steps. */
 export function tally(steps) {
   const counts = { del: 0, ins: 0, sub: 0 };

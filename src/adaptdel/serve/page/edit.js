@@ -1,7 +1,7 @@
 // "Change the text yourself": the edits are counted against the promise, and the model is asked again.
 
 import { certify } from "./api.js";
-import { align, covered, EVERY_OPERATION, tally } from "./distance.js";
+import { align, covered, EVERY_OPERATION, padded, tally } from "./distance.js";
 import { byId, debounced, element, scale, spoken } from "./dom.js";
 import { lead, part } from "./influence.js";
 import { confidence, editWords, percent, verdict } from "./sentences.js";
@@ -36,7 +36,8 @@ export class EditPanel {
     if (byId("edit").hidden) return;
     const countable = tokens !== null && tokens.length === result.length;
     byId("edit-body").hidden = !countable;
-    byId("about-edit").textContent = countable ? aboutEdit(unit) : uncounted(model);
+    const free = result.padded_radius < 0 ? "" : " What you add before and after it counts nothing: paste as much as you like.";
+    byId("about-edit").textContent = countable ? aboutEdit(unit) + free : uncounted(model);
     if (!countable) return;
     const { radii } = result;
     const others = [...EVERY_OPERATION.map((name) => [[name], radii[name]]), [EVERY_OPERATION, radii.edit]];
@@ -70,6 +71,8 @@ export class EditPanel {
     const { tokens, unit, result, radii } = this.subject;
     const edited = split(this.input.value, unit);
     const cover = covered(tokens, edited, radii);
+    const inner = !cover.inside && result.padded_radius >= 0 ? padded(tokens, edited, result.ops, unit === UNITS.word) : null;
+    if (inner !== null && inner <= result.padded_radius) Object.assign(cover, { inside: true, around: true, radius: result.padded_radius, distance: inner });
     const { distance } = cover.alignment;
     const shown = cover.alignment.steps ? cover.alignment : align(tokens, edited, EVERY_OPERATION);
     const { kind, head, text } = verdict({ result, unit, distance, cover });

@@ -1,7 +1,7 @@
 // Which words carry the answer: the share of votes for it with and without each word, or the score of an exact model.
 
 import { byId, element } from "./dom.js";
-import { percent } from "./sentences.js";
+import { hasSegments, percent } from "./sentences.js";
 import { number, spans, unitOf } from "./tokens.js";
 
 const CLEAR = 3; // standard errors
@@ -20,7 +20,7 @@ function effect({ kept, for: withIt, deleted, for_when_deleted: without }, exact
 
 /** How the heat map speaks of votes. An effect has a `difference` and says whether it is `clear`. */
 const VOTES = {
-  effects: ({ influence, certificate }) => influence.map((row) => effect(row, certificate.exact !== null)),
+  effects: ({ influence, certificate }) => influence.map((row) => effect(row, certificate.evidence.copies !== null)),
   about: (_, label, { one }) =>
     `Some copies kept a ${one}, the others did not. A ${one} is marked if “${label}” got a clearly larger or smaller share of the votes of those that kept it.`,
   quiet: ({ influence }, label, { one, many }) =>
@@ -29,7 +29,7 @@ const VOTES = {
       : `No ${one} makes a clear difference in these votes. The answer rests on many ${many} together, or more votes are needed to see it.`,
   caveat: ({ certificate }, { one, many }) => {
     const source =
-      certificate.exact !== null
+      certificate.evidence.copies !== null
         ? `The figures are exact, as every copy was counted with its probability. A ${one} is marked if it makes a difference of a percentage point. `
         : `The figures come from the votes already taken for the promise. A ${one} is marked if its difference is ${CLEAR} standard errors or more, which ` +
           `happens by chance for a few ${many} in a thousand. `;
@@ -55,10 +55,11 @@ export function part(score, margin) {
 /** How the heat map speaks of scores: see `VOTES`. */
 const SCORES = {
   effects: ({ margin }) => margin.deletion.map((score) => ({ difference: score, clear: score !== 0, margin })),
-  about: ({ margin }, label, { one }) => `A ${one} is marked if it adds to the lead of “${label}” over “${margin.rival}”, or takes from it.`,
+  about: ({ margin, segment }, label, { one, many }) =>
+    `${segment ? `The underlined ${many} decide alone, no matter what stands before and after them. ` : ""}A ${one} is marked if it adds to the lead of “${label}” over “${margin.rival}”, or takes from it.`,
   quiet: (_, __, { one }) => `No ${one} has a score for or against the answer.`,
-  caveat: (_, { one, many }) =>
-    `The figures are the scores themselves, as parts of the lead, and the promise follows from them. No ${one}, seen or never seen, can have a score beyond a bound. The order of the ${many} plays no role.`,
+  caveat: (result, { one, many }) =>
+    `The figures are the scores themselves, as parts of the lead, and the promise follows from them. No ${one}, seen or never seen, can have a score beyond a bound.${hasSegments(result) ? "" : ` The order of the ${many} plays no role.`}`,
   said: (item, _, { one }) =>
     `${item.difference < 0 ? "takes" : "adds"} ${part(Math.abs(item.difference), item.margin)} of the lead. In its place, the worst ${one} would take ${part(item.difference + item.margin.insertion, item.margin)} of it.`,
 };
@@ -103,7 +104,9 @@ export class Influence {
     const nodes = result.tokens.map((token, place) => {
       const item = effects[place];
       const name = item?.clear ? `heat-${item.difference > 0 ? "for" : "against"}-${level(item)}` : null;
-      return element("span", { class: name }, String(token));
+      const [start, end] = result.segment ?? [0, 0];
+      const classes = [name, place >= start && place < end && "segment"].filter(Boolean).join(" ") || null;
+      return element("span", { class: classes }, String(token));
     });
     this.words = nodes.map((node, place) => ({ node, token: String(result.tokens[place]), item: effects[place] }));
     const heat = byId("heat");
@@ -114,11 +117,11 @@ export class Influence {
 
   /** The tokens as they stand in the text where the page can split it, else one after the other. */
   laidOut(nodes, tokens, text) {
-    const places = this.unit.pattern ? spans(text, this.unit) : [];
-    if (places.length !== nodes.length || places.some(({ token }, place) => token !== tokens[place])) return nodes.flatMap((node) => [node, " "]);
+    const positions = this.unit.pattern ? spans(text, this.unit) : [];
+    if (positions.length !== nodes.length || positions.some(({ token }, place) => token !== tokens[place])) return nodes.flatMap((node) => [node, " "]);
     const parts = [];
     let end = 0;
-    places.forEach((place, index) => {
+    positions.forEach((place, index) => {
       parts.push(text.slice(end, place.start), nodes[index]);
       end = place.end;
     });

@@ -11,7 +11,7 @@ export const listed = (items, last = "or") =>
 
 export const verbs = (ops) => listed(ops.map((name) => VERBS[name]));
 
-/** A share as a percentage; never 100% or 0% for what is less or more. */
+/** A fraction as a percentage; never 100% or 0% for what is less or more. */
 export function percent(share) {
   if (share === 0 || share === 1) return `${100 * share}%`;
   const digits = share > 0.99 || share < 0.01 ? 2 : 1;
@@ -21,6 +21,16 @@ export function percent(share) {
 
 /** The confidence of a certificate: "confidence 95%", or "certain". */
 export const confidence = (alpha) => (alpha === 0 ? "certain" : `confidence ${Number((100 * (1 - alpha)).toPrecision(10))}%`);
+
+/** Whether neighbouring tokens are scored together, so that their order matters. */
+export const hasSegments = ({ certificate }) => (certificate?.plan.filter?.segment ?? null) !== null;
+
+/** What holds whatever text is added; "" if nothing does. */
+function around({ padded_radius: radius, positions }, unit) {
+  if (radius < 0) return "";
+  const where = positions > 0 ? `, or with any text inserted at ${count(positions, { one: "position", many: "positions" })}` : "";
+  return ` No matter what text is added before and after, it stays with up to ${count(radius, unit)} changed inside${where}.`;
+}
 
 /** The promise of a result: a heading and an explanation. */
 export function promise(result, unit) {
@@ -57,8 +67,9 @@ export function promise(result, unit) {
     text:
       `Whichever ${unit.many}, anywhere among the ${number(length)}, chosen by anyone, however clever. ` +
       (alpha === 0
-        ? `This is certain: ${result.margin ? `the worst edits are known. It holds in whichever order the ${unit.many} are put, too.` : "every possible copy of the text was counted."}`
+        ? `This is certain: ${result.margin ? `the worst edits are known.${hasSegments(result) ? "" : ` It holds in whichever order the ${unit.many} are put, too.`}` : "every possible copy of the text was counted."}`
         : `Confidence ${confidence(alpha).slice("confidence ".length)}: on average, at most ${oneIn(alpha)} wrong.`) +
+      around(result, unit) +
       " It says that the answer stays, not that the answer is right.",
   };
 }
@@ -75,6 +86,7 @@ export function editWords(distance, counts) {
 
 /** Why an edited text is covered: by the promise itself, or by that against other operations. */
 function reason(cover, { ops, radius }, unit) {
+  if (cover.around) return `Whatever stands before and after: inside are ${number(cover.distance)} of the ${number(cover.radius)} edits that the promise allows.`;
   if (cover.ops.join() === ops.join()) return `Your text is inside the promise of ${number(radius)} ${radius === 1 ? "edit" : "edits"}.`;
   if (cover.ops.length === 1) return `You only ${PAST[cover.ops[0]]} ${unit.many}, and against that alone the promise reaches ${count(cover.radius, unit)}.`;
   return `Against someone who may ${verbs(cover.ops)} ${unit.many}, the promise reaches ${number(cover.radius)} ${cover.radius === 1 ? "edit" : "edits"}.`;

@@ -17,7 +17,7 @@ export const unitOf = (name) => UNITS[name] ?? OTHER;
 /** The tokens of a text; null for a unit that the page cannot split into. */
 export const split = (text, unit) => (unit.pattern ? (text.match(unit.pattern) ?? []) : null);
 
-/** The tokens of a text with the places where they start and end. */
+/** The tokens of a text with the positions where they start and end. */
 export const spans = (text, unit) =>
   Array.from(text.matchAll(unit.pattern), (match) => ({ start: match.index, end: match.index + match[0].length, token: match[0] }));
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from adaptdel.certification.sampling import SECRET_BITS
+from adaptdel.certification.evidence import SECRET_BITS
 from adaptdel.cli.serve import warnings
-from adaptdel.serve.configuration import ServeSettings, named_folder, read_shared_seed, read_token
+from adaptdel.serve.service import named_folder, read_shared_seed, read_token
+from adaptdel.settings import ServeSettings
 from tests.run_files import run
 
 SECRET = "4f1c9a" * 8
@@ -53,11 +54,6 @@ def test_what_is_unsafe_is_said(tmp_path: Path) -> None:
         assert "--token-file" in warnings(ServeSettings(host=host), None)[0]
         assert warnings(ServeSettings(host=host), "x" * 16) == []
     assert len(warnings(ServeSettings(), "short")) == 1
-    token = tmp_path / "token"
-    for mode, count in ((0o600, 0), (0o640, 0), (0o644, 1)):
-        token.touch()
-        token.chmod(mode)
-        assert len(warnings(ServeSettings(), None, (token, None))) == count
 
 
 def test_the_seed_is_a_function_of_the_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
