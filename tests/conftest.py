@@ -38,9 +38,9 @@ def nothing_registered() -> Iterator[None]:
     def forget() -> None:
         modules = registry.own_modules()
         for kind in registry._REGISTRIES:
-            for name, entry in list(kind._entries.items()):
+            for name, entry in list(kind.entries.items()):
                 if entry.__module__ in modules:
-                    del kind._entries[name]
+                    del kind.entries[name]
         for module in modules:
             sys.modules.pop(module, None)
 

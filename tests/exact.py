@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -69,7 +69,6 @@ def subsequences(word: Word) -> Mapping[Word, int]:
 
 
 def probabilities(word: Word, classify: Classifier, rate: Rate, classes: int) -> list[Fraction]:
-    """The exact probability of every class under deletion noise."""
     t, n = rate.threshold(len(word)), len(word)
     weights = [t ** (n - i) * (DENOMINATOR - t) ** i for i in range(n + 1)]
     total = [0] * classes
@@ -78,7 +77,9 @@ def probabilities(word: Word, classify: Classifier, rate: Rate, classes: int) ->
     return [Fraction(mass, DENOMINATOR**n) for mass in total]
 
 
-def neighbours(word: Word, alphabet: int, ops: tuple[str, ...], radius: int, most: int) -> Iterator[tuple[Word, int]]:
+def neighbours(
+    word: tuple[Any, ...], alphabet: Sequence[Any], ops: Sequence[str], radius: int, most: int = 10**9
+) -> Iterator[tuple[tuple[Any, ...], int]]:
     """Every word within ``radius`` edits with its distance, at most about ``most`` of them, nearest first."""
     seen = {word}
     layer = [word]
@@ -96,9 +97,9 @@ def neighbours(word: Word, alphabet: int, ops: tuple[str, ...], radius: int, mos
         layer = following
 
 
-def one_edit(word: Word, alphabet: int, ops: tuple[str, ...]) -> Iterator[Word]:
+def one_edit(word: tuple[Any, ...], alphabet: Sequence[Any], ops: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     for place in range(len(word) + 1):
-        for letter in range(alphabet):
+        for letter in alphabet:
             if "ins" in ops:
                 yield (*word[:place], letter, *word[place:])
             if "sub" in ops and place < len(word):

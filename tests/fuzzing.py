@@ -32,7 +32,6 @@ TEXTS = ["", "x", "0", "1", "NaN", "null", "del", "edit", "\0", "\ud800", "é", 
 
 
 def nested(depth: int, inner: Any = None) -> Any:
-    """Lists in lists."""
     for _ in range(depth):
         inner = [inner]
     return inner
@@ -43,7 +42,6 @@ Path = tuple[Any, ...]
 
 
 def places(values: Any, path: Path = ()) -> Iterator[Path]:
-    """The paths of everything inside plain values."""
     if path:
         yield path
     if isinstance(values, dict):
@@ -64,14 +62,12 @@ def descend(values: Any, rng: random.Random) -> Path:
 
 
 def lookup(values: Any, path: Path) -> Any:
-    """What stands at a path."""
     for key in path:
         values = values[key]
     return values
 
 
 def changed(values: Any, edits: Sequence[int]) -> Any:
-    """Plain values with an edit for every number."""
     values = copy.deepcopy(values)
     for edit in edits:
         rng = random.Random(edit)
@@ -108,7 +104,6 @@ def _edit(values: Any, parent: Any, key: Any, paths: list[Path], rng: random.Ran
 
 
 def near(number: float, rng: random.Random) -> float:
-    """A number close to another."""
     choices: list[Callable[[], float]] = [
         lambda: number + 1,
         lambda: number - 1,
@@ -130,7 +125,6 @@ PIECES = [b"\0", b"\xff", b"\xef\xbb\xbf", b"\r", b'"', b"\n", b",", b"{", b"}",
 
 
 def changed_bytes(data: bytes, edits: Sequence[int]) -> bytes:
-    """Bytes with an edit for every number."""
     for edit in edits:
         rng = random.Random(edit)
         at = rng.randrange(len(data) + 1)
@@ -177,13 +171,11 @@ def one_sentence(error: BaseException, *names: object) -> None:
 
 
 def check_sentence(text: str, *names: object) -> None:
-    """Raise unless a message is one line with the name of the file."""
     if "\n" in text.strip() or len(text) > 5000 or not all(str(name) in text for name in names):
         raise Failure(f"not one sentence with {names}: {text!r}")
 
 
 def command_line(*arguments: object) -> tuple[int, str, str]:
-    """Call the command line in this process; its exit status and what it wrote."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -209,8 +201,6 @@ def refused(arguments: Sequence[object], *names: object) -> bool:
 
 @contextmanager
 def limited(seconds: float = SECONDS) -> Iterator[None]:
-    """End a case that takes too long."""
-
     def late(number: int, frame: object) -> None:
         raise Failure(f"took more than {seconds} s")
 

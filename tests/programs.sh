@@ -3,7 +3,7 @@
 # apt-get. `make test PROGRAMS=no` leaves the machine as it is. Tests without their program are skipped and named at the end.
 missing=""
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing="chromium"
-command -v openssl >/dev/null || missing="$missing openssl"
+for program in openssl spamc; do command -v $program >/dev/null || missing="$missing $program"; done
 [ -n "$missing" ] || exit 0
 
 root=""

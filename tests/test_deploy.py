@@ -15,7 +15,7 @@ import yaml
 from click import Context
 
 from adaptdel.cli import commands
-from adaptdel.serve.configuration import SERVE
+from adaptdel.settings import SERVE
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 UNIT = DEPLOY / "adaptdel.service"

@@ -22,13 +22,11 @@ from types import ModuleType
 from typing import Any
 from urllib.request import Request, urlopen
 
-import numpy as np
 import pytest
-import yaml
+from click import Context
 
-from adaptdel.cli import main
-from adaptdel.serve import Client
-from adaptdel.serve.configuration import PORT
+from adaptdel.cli import commands, main
+from adaptdel.settings import SERVE
 from adaptdel.text.data import read_examples
 
 pytestmark = pytest.mark.usefixtures("nothing_registered")
@@ -40,21 +38,11 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex", "text")
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 # Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
 # what they name exists.
-NOT_RUN = (
-    "make",
-    "pip",
-    "pre-commit",
-    "python3 -m venv",
-    ". .venv/bin/activate",
-    "docker",
-    "systemctl",
-    "ssh-keygen",
-    "umask",
-)
+NOT_RUN = ("make", "pip", "pre-commit", "python3", ". .venv/bin/activate", "docker", "systemctl", "ssh-keygen", "umask")
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
     "calibrate": ["--set", "n_select=16", "--set", "n_estimate=64"],
@@ -67,8 +55,6 @@ QUICKER = {
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, with the number of its first line."""
-
     page: Path
     line: int
     language: str
@@ -85,10 +71,6 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def page_id(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 # What the pages read: small data and models in the folder that they run in.
 
 
@@ -96,12 +78,14 @@ def write_data(folder: Path) -> None:
     """Texts of two classes and many lengths, as CSV; bytes with a pattern in them."""
     rng = random.Random(0)
     kinds = {"spam": ["buy", "cheap", "pills", "offer", "now"], "ham": ["lunch", "noon", "friday", "see", "you"]}
-    for name, count in (("train.csv", 240), ("test.csv", 12), ("held-out.csv", 640), ("emails.csv", 1600)):
+    sizes = {"train.csv": 240, "test.csv": 12, "held-out.csv": 640, "emails.csv": 1600, "prompts.csv": 1600}
+    for name, count in sizes.items():
         lines = ["text,label"]
         for number in range(count):
             label = ("spam", "ham")[number % 2]
             words = rng.choices(kinds[label], k=rng.choice([6, 20, 40, 80])) + rng.choices(["the", "a", "at"], k=4)
-            lines.append(f"{' '.join(words)} {number},{label}")
+            written = {"spam": "attack", "ham": "normal"}[label] if name == "prompts.csv" else label
+            lines.append(f"{' '.join(words)} {number},{written}")
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "glove.6B.50d.txt").write_text("cheap 0.5 -0.1\nlunch -0.4 0.2\n", encoding="utf-8")
     (folder / "sample.bin").write_bytes(rng.randbytes(300) + b"\x90\x90")
@@ -109,57 +93,21 @@ def write_data(folder: Path) -> None:
 
 def write_transformer(folder: Path) -> None:
     """A tiny BERT with random weights, in the folder that a page names."""
-    torch, transformers = (import_module(name) for name in ("torch", "transformers"))
-    torch.set_num_threads(1)  # faster for tiny models
-    torch.manual_seed(0)
-    tokenizer = write_tokenizer(folder)
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=130, num_labels=2, initializer_range=0.5, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    from tests.classifiers.test_transformers import fixed, tiny
 
-
-def write_tokenizer(folder: Path) -> Any:
-    """A tokenizer of words, in the folder that a page names."""
-    tokenizers, transformers = (import_module(name) for name in ("tokenizers", "transformers"))
-    special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
-    words = ["a", "text", "the", "buy", "cheap", "pills", "offer", "now", "lunch", "noon", "friday", "see", "you", "at"]
-    vocabulary = {word: number for number, word in enumerate([*special, *words])}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    ends = [(token, vocabulary[token]) for token in special[:2]]
-    inner.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, model_max_length=130, **dict(zip(names, special, strict=True))
-    )
+    tokenizer = fixed("bert", max_length=40)
     tokenizer.save_pretrained(folder)
-    return tokenizer
+    tiny("bert", tokenizer, labels=2).save_pretrained(folder)
 
 
 def write_onnx(path: Path) -> None:
-    """An ONNX model: the mean of embeddings, and a linear layer. Its tokenizer is in my-tokenizer."""
-    onnx = import_module("onnx")
-    size = len(write_tokenizer(path.with_name("my-tokenizer")))
-    helper, proto, rng = onnx.helper, onnx.TensorProto, np.random.default_rng(0)
-    arrays = {
-        "table": rng.normal(size=(size, 8)).astype(np.float32),
-        "head": rng.normal(size=(8, 2)).astype(np.float32),
-        "axis": np.array([1]),
-    }
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gather", ["table", "input_ids"], ["vectors"]),
-            helper.make_node("ReduceMean", ["vectors", "axis"], ["mean"], keepdims=0),
-            helper.make_node("MatMul", ["mean", "head"], ["logits"]),
-        ],
-        "tiny",
-        [helper.make_tensor_value_info("input_ids", proto.INT64, ["rows", "ids"])],
-        [helper.make_tensor_value_info("logits", proto.FLOAT, ["rows", 2])],
-        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), str(path))
+    """An ONNX model, and its tokenizer in my-tokenizer."""
+    from tests.golden.make import onnx_graph, word_tokenizer
+
+    tokenizer = word_tokenizer()
+    tokenizer.model_max_length = 130
+    tokenizer.save_pretrained(path.with_name("my-tokenizer"))
+    path.write_bytes(onnx_graph(len(tokenizer)).SerializeToString())
 
 
 MODELS: dict[str, Callable[[Path], Any]] = {
@@ -174,7 +122,6 @@ MODELS: dict[str, Callable[[Path], Any]] = {
 
 
 def adaptdel(arguments: list[str]) -> str:
-    """The standard output of a command, which must succeed."""
     command = arguments[0]
     extra = QUICKER.get(command, [])
     if command == "train" and "--model" in arguments:
@@ -208,11 +155,10 @@ class PageServer:
     """The server that a page starts. It runs until the end of the page, at a free port in place of the usual one."""
 
     process: subprocess.Popen[str] | None = None
-    port = PORT
+    port = SERVE.port
 
 
 def start_server(arguments: list[str]) -> None:
-    """Start a server, and wait until it prints its address."""
     assert PageServer.process is None
     command = [sys.executable, "-c", "from adaptdel.cli import main; main()", *arguments[1:], "--port", "0"]
     PageServer.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -224,7 +170,7 @@ def start_server(arguments: list[str]) -> None:
 
 def stop_server() -> None:
     """End the server, if there is one; it must end in order."""
-    process, PageServer.process, PageServer.port = PageServer.process, None, PORT
+    process, PageServer.process, PageServer.port = PageServer.process, None, SERVE.port
     if process is not None:
         process.terminate()
         _, log = process.communicate(timeout=60)
@@ -232,9 +178,10 @@ def stop_server() -> None:
 
 
 def curl(arguments: list[str]) -> str:
-    """What the address of the page's server answers; the options -s, -H and -d of curl."""
+    """What the address of the page's server answers; the options -s, -N, -H and -d of curl."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("-s", action="store_true")
+    for quiet in ("-s", "-N"):
+        parser.add_argument(quiet, action="store_true")
     parser.add_argument("-H", action="append", default=[])
     parser.add_argument("-d", type=str.encode)
     parser.add_argument("url")
@@ -267,7 +214,6 @@ def same_output(shown: str, printed: str) -> bool:
 
 
 def run_console(block: Block) -> None:
-    """Commands after "$ ", each with its output."""
     for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
         line, _, shown = part.partition("\n")
         printed = run_command(line)
@@ -285,7 +231,7 @@ def run_doctest(block: Block, names: dict[str, Any]) -> None:
 
 def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
     """Execute a block; Python blocks of a page share their names."""
-    block = replace(block, code=block.code.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{PageServer.port}"))
+    block = replace(block, code=block.code.replace(f"127.0.0.1:{SERVE.port}", f"127.0.0.1:{PageServer.port}"))
     for model, write in MODELS.items():
         if model in block.code and not (folder / model).exists():
             write(folder / model)
@@ -303,10 +249,10 @@ def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
         (folder / "shown.csv").write_text(block.code, encoding="utf-8")
         assert read_examples(folder / "shown.csv").texts
     else:
-        assert block.language in ("bibtex", "text"), f"{block}: the language must be one of {', '.join(LANGUAGES)}"
+        assert block.language in ("bibtex", "text"), f"{block}: another language than tests can run"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)
+@each_page
 def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -318,8 +264,6 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
         for block in blocks(page):
             run_block(block, names, tmp_path)
     finally:
-        for name in [name for name, value in names.items() if isinstance(value, Client)]:
-            names[name].close()
         stop_server()
 
 
@@ -333,12 +277,9 @@ def test_the_extras_are_those_of_the_package() -> None:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_page
 def test_commands_in_the_text_exist(page: Path) -> None:
     """`adaptdel COMMAND --option` and `make TARGET` in running text name real commands, options and targets."""
-    from click import Context
-
-    from adaptdel.cli import commands
 
     for code in re.findall(r"`((?:adaptdel|make) [^`]+)`", FENCE.sub("", page.read_text(encoding="utf-8"))):
         name, *arguments = code.split()
@@ -353,50 +294,21 @@ def test_commands_in_the_text_exist(page: Path) -> None:
             assert {a for a in arguments[1:] if a.startswith("--")} <= {*known, "--help"}, code
 
 
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as mkdocs and GitHub make them."""
-    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
-    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each_page
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8"))):
         if "://" in target:
             continue
-        name, _, anchor = target.partition("#")
+        name = target.partition("#")[0]  # mkdocs checks the anchors
         linked = (page.parent / name).resolve() if name else page
         assert linked.is_file(), f"{page}: {target}"
-        assert not anchor or anchor in anchors(linked), f"{page}: {target}"
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    def pages(entry: Any) -> list[str]:
-        if isinstance(entry, str):
-            return [entry]
-        return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in pages(part)]
-
-    navigation = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
-    assert sorted(navigation) == sorted(p.relative_to(DOCS).as_posix() for p in PAGES if p.is_relative_to(DOCS))
-
-
-def test_the_reference_names_what_exists() -> None:
-    names = re.findall(r"^::: (adaptdel\S*)$", (DOCS / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(names) > 20
-    for name in names:
-        module, _, attribute = name.rpartition(".")
-        assert hasattr(import_module(module), attribute), name
 
 
 def test_the_paper_s_elements_are_where_the_page_says() -> None:
     """Names in its table are those of modules and what they define; files exist."""
     page = (DOCS / "explanation" / "paper.md").read_text(encoding="utf-8")
-    rows = [
-        line.split("|")[2]
-        for line in page.split("## Where everything is")[1].split("\n## ")[0].splitlines()[6:]
-        if line
-    ]
-    places = [place for row in rows for place in re.findall(r"`([^`]+)`", row)]
+    table = page.split("## Where everything is")[1].split("\n## ")[0].splitlines()[6:]
+    places = [place for line in table if line for place in re.findall(r"`([^`]+)`", line.split("|")[2])]
     assert len(places) > 30
     for place in places:
         if "/" in place:
@@ -406,11 +318,13 @@ def test_the_paper_s_elements_are_where_the_page_says() -> None:
             assert hasattr(import_module(f"adaptdel.{module}"), name), place
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "check_by_hand.py"]  # takes a run
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(path: Path) -> None:
     with redirect_stdout(StringIO()):
         runpy.run_path(str(path), run_name="__main__")
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.name)

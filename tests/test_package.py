@@ -82,48 +82,13 @@ def test_workflows_run_targets_that_exist(path: Path) -> None:
             subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, check=True)
 
 
-def test_a_release_is_tested_before_it_is_published() -> None:
-    path = ROOT / ".github" / "workflows" / "release.yml"
-    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
-    assert (jobs["publish"]["needs"], jobs["build"]["needs"]) == ("build", "test")
-    assert jobs["test"]["uses"] == "./.github/workflows/test.yml"
-
-
-def test_messages_of_the_library_are_silent_until_an_application_asks_for_them() -> None:
-    code = "import logging, adaptdel; logging.getLogger('adaptdel.runs').warning('unasked')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "unasked" not in done.stderr
-
-
 def run(*arguments: object, folder: Path) -> str:
-    """The standard output of a command that runs outside the repository."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     command = [str(argument) for argument in arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-def build(folder: Path, *options: str) -> Path:
-    """Build the wheel from a copy of the sources, so that the repository stays clean."""
-    copy = folder / "sources"
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", *options, "--wheel-dir", folder, copy, folder=folder)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
-def fresh_environment(folder: Path) -> Path:
-    """The Python of a new virtual environment that holds no packages."""
-    venv.create(folder / "environment", with_pip=False, symlinks=True)
-    return folder / "environment" / "bin" / "python"
-
-
-def install(python: Path, wheel: Path, *options: object) -> None:
-    run(sys.executable, "-m", "pip", "--python", python, "install", *options, wheel, folder=wheel.parent)
 
 
 def check_installed(python: Path) -> None:
@@ -145,8 +110,16 @@ def check_installed(python: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built by the setuptools of this environment: no package index is needed."""
-    return build(tmp_path_factory.mktemp("wheel"), "--no-build-isolation", "--no-index")
+    """The wheel, built from a copy of the sources by the setuptools of this environment: without a package index."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "sources"
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    options = ("--no-deps", "--no-build-isolation", "--no-index")
+    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, copy, folder=folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def test_the_wheel_is_complete(wheel: Path) -> None:
@@ -167,8 +140,9 @@ def test_the_wheel_is_complete(wheel: Path) -> None:
 
 def test_the_wheel_runs_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     """Needs no package index: the declared dependencies, and nothing else, are linked from this environment."""
-    python = fresh_environment(tmp_path)
-    install(python, wheel, "--no-index", "--no-deps")
+    venv.create(tmp_path / "environment", with_pip=False, symlinks=True)
+    python = tmp_path / "environment" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel, folder=tmp_path)
     place = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=tmp_path)
     packages = Path(place.strip())
     waiting, linked = [Requirement(text) for text in project()["dependencies"]], set()

@@ -45,7 +45,6 @@ def test_a_constant_answer_is_named(folder: Path, tmp_path: Path, capsys: pytest
     [warning] = [line for line in output.splitlines() if line.startswith("warning: ")]
     assert warning.startswith(f"warning: the model answers {answer} on 60 of 60 inputs, although ")
     assert "what may help" in output
-    assert "cover every text of their length" in output
     assert run(*arguments, "--json") == 0
     values = json.loads(capsys.readouterr().out)
     assert [f"warning: {sentence}" for sentence in values["warnings"]] == [warning]
@@ -55,27 +54,9 @@ def test_a_constant_answer_is_named(folder: Path, tmp_path: Path, capsys: pytest
     table = read_run(tmp_path / "run").table.select(["length", "radius"]).to_pylist()
     assert values["covering"] == sum(row["radius"] >= max(1, row["length"]) for row in table) > 30
     assert run("verify", tmp_path / "run") == 0
-
-
-def test_a_model_that_tells_the_classes_apart_gets_no_warning(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = write_rows(
-        tmp_path / "test.jsonl",
-        [{"text": t, "label": y} for t, y in examples(60, 4, ("ham", "spam")) if len(t.split()) > 20],
-    )
-    assert run("certify", folder / "model", "--data", data, "--out", tmp_path / "run") == 0
-    output = capsys.readouterr().out
-    assert "warning" not in output
-    assert "answer: ham  answer: spam" in output
     manifest = json.loads((tmp_path / "run" / MANIFEST).read_text(encoding="utf-8"))
-    for name, wrong in (
-        ("balanced_accuracy", 0.25),
-        ("confusion", [[0, 0], [0, 0]]),
-        ("covering", 7),
-        ("warnings", ["x"]),
-    ):
-        assert manifest["totals"][name] != wrong
+    capsys.readouterr()
+    for name, wrong in (("balanced_accuracy", 0.25), ("confusion", [[0]]), ("covering", 7), ("warnings", ["x"])):
         changed = manifest | {"totals": manifest["totals"] | {name: wrong}}
         (tmp_path / "run" / MANIFEST).write_text(json.dumps(changed), encoding="utf-8")
         assert run("verify", tmp_path / "run") == 1
@@ -88,7 +69,7 @@ def test_columns_are_those_of_the_training(tmp_path: Path) -> None:
     options = ("--text-column", "message", "--label-column", "kind", "--rate", 0.5, "--set", "validation=0")
     assert run("train", "--data", train, "--out", tmp_path / "model", *options) == 0
     assert run("certify", tmp_path / "model", "--data", test, "--out", tmp_path / "run") == 0
-    totals = read_run(tmp_path / "run").manifest["totals"]
+    totals: Any = read_run(tmp_path / "run").manifest.totals
     assert totals["labelled"] == totals["inputs"] > 5
     other = make_data(tmp_path / "other.jsonl", 4)
     assert run("certify", tmp_path / "model", "--data", other, "--out", tmp_path / "other") == 2  # no column 'message'
@@ -101,7 +82,7 @@ def test_a_threshold_on_the_command_line(folder: Path, tmp_path: Path, capsys: p
         arguments = ("certify", folder / "model", "--data", folder / "test.jsonl", "--out", out)
         assert run(*arguments, "--set", f"threshold={threshold}") == 0
         assert run("verify", out) == 0
-        assert read_run(out).manifest["threshold"] == threshold
+        assert read_run(out).manifest.plan.decision_threshold == threshold
         answers[threshold] = read_run(out).table["answer"].to_pylist().count("spam")
     assert answers[0.02] > answers[0.5] > answers[0.98]
     capsys.readouterr()
@@ -123,31 +104,13 @@ def test_labels_that_are_missing(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert "no label" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("labels", [("ham", "spam"), (0, 1)])
-def test_texts_of_the_training_are_counted_and_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], labels: tuple[Any, ...]
-) -> None:
-    rows = [(text, label) for text, label in examples(80, 1, labels) if text]
-    train = write_csv(tmp_path / "train.csv", rows[:50])
-    shown = [*rows[50:], (f"  {rows[3][0]}", rows[3][1]), rows[3]]
-    columns = ("--text-column", "message", "--label-column", "kind", "--set", "validation=0")
-    assert run("train", "--data", train, "--out", tmp_path / "model", *columns) == 0
-    capsys.readouterr()
-    assert (
-        run("certify", tmp_path / "model", "--data", write_csv(tmp_path / "x.csv", shown), "--out", tmp_path / "r") == 0
-    )
-    said = capsys.readouterr().err
-    new = [text for text, _ in shown if text.strip() not in {text for text, _ in rows[:50]}]
-    assert f"given its threshold on {len(shown) - len(new)} of the {len(shown)} texts" in said
-    assert f"without them, {len(new)} labelled texts: clean accuracy" in said
-
-
 def test_texts_of_every_use_are_counted_and_left_out(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, texts = load_model(folder / "model"), [f"w{number} w1" for number in range(6)]
     uses = ("training", "validation", "calibration", "threshold", "held out")
-    model.texts_ = {use: text_hashes([text]) for use, text in zip(uses, texts, strict=False)}
+    hashes = {use: text_hashes([text]) for use, text in zip(uses, texts, strict=False)}
+    model.record(texts=hashes)
     model.save(tmp_path / "model")
     data = write_rows(tmp_path / "x.jsonl", [{"text": text, "label": "ham"} for text in texts])
     assert run("certify", tmp_path / "model", "--data", data, "--out", tmp_path / "r") == 0
@@ -159,7 +122,7 @@ def test_texts_of_every_use_are_counted_and_left_out(
 def test_radii_of_different_decisions_are_not_compared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "draw", lambda entries: [])
+    monkeypatch.setattr(write, "draw", lambda *_, **__: [])
     for name, options in (("low", ["--set", "threshold=0.3"]), ("high", ["--set", "threshold=0.6"]), ("plain", [])):
         arguments = ("certify", folder / "model", "--data", folder / "test.jsonl", "--out", tmp_path / name)
         assert run(*arguments, *options, "--limit", 30) == 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import csv
-import gzip
-import io
 import json
 import math
 import random
@@ -14,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,23 +19,20 @@ import pytest
 from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.certification.certificate import Certificate, digest
+from adaptdel.certification.certificate import Certificate, digest_of
 from adaptdel.certification.verify import verify
+from adaptdel.certification.votes import Votes, VotesPlan
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.report.entries import read_entries
-from adaptdel.runs.inputs import LabelMap, Source, survey
-from adaptdel.runs.records import CERTIFICATES
-from adaptdel.text.data import read_examples, read_rows
+from adaptdel.runs.columns import schema_of
+from adaptdel.runs.storage import read_manifest
 from adaptdel.training.jobs import TrainingJob, train_job
 from tests.fuzzing import (
-    NUMBERS,
-    TEXTS,
     Failure,
     changed,
     changed_bytes,
-    command_line,
     fuzz,
     json_bytes,
     one_sentence,
@@ -47,28 +41,6 @@ from tests.fuzzing import (
 from tests.models.test_smoothed import WORDS, by_words, first_word, texts
 from tests.run_files import examples, make_data, run
 
-ENCODINGS = (
-    "utf-8", "utf-8", "utf-8", "latin-1", "utf-16", "utf-32", "utf-16-le", "utf-7", "cp037", "shift_jis", "idna",
-    "punycode", "undefined", "unicode_escape", "rot13", "hex", "zip", "base64", "nope", "", "a\0b", "é", "../x",
-)  # fmt: skip
-ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "plan": ("--length", "--rate", "--ops", "--votes", "--alpha", "--json"),
-    "verify": ("RUN", "--json", "--work"),
-    "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work"),
-    "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--set", "--bound", "--seed", "--limit",
-                "--text-column", "--label-column", "--encoding", "--json"),
-    "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--points", "--set", "--out", "--encoding"),
-    "protect": ("MODEL", "--class", "--max-false-positives", "--data", "--out", "--encoding"),
-    "train": ("--data", "--method", "--rate", "--model", "--out", "--unit", "--seed", "--set", "--config"),
-    "report": ("RUN", "--sample", "--baseline", "--seed"),
-    "demo": ("--nothing",),
-}  # fmt: skip
-VALUES = (
-    "0", "1", "-1", "0.5", "nan", "inf", "1e400", "", " ", "x", "9" * 30, "9" * 5000, "0x10", "1_0", "٣", "1,2", "a,b",
-    "100,400", "9/3", "edit", "del,ins", "word", "chunk:0", "linear", "paper", "tight", "l2=1", "bits=x", "=",
-    "cert-ed:p=0.9", "adaptdel:k=nan,p_min=0.5", "ranmask:fraction=1", "adaptdel+:edges=0/9,keep=1", "nosmooth:",
-    "cert-ed:p=" + "9" * 400, "é", "\ud800", "%s", "{0}", "--", "-", "utf-16", "idna", "/", ".",
-)  # fmt: skip
 WORK = 10_000  # steps that are allowed for one certificate, as many as the longest of those here needs
 IN_BINS = ("--objective", "paper", *(part for name in ("n_select=8", "n_estimate=20", "bins=0,40", "tol=20")
                                       for part in ("--set", name)))  # fmt: skip
@@ -90,12 +62,10 @@ class Workspace:
         return path
 
     def copy(self, source: Path, name: str) -> Path:
-        """A copy of a folder, to be damaged."""
         return Path(shutil.copytree(source, self.new(name)))
 
     @cached_property
     def certificates(self) -> list[dict[str, Any]]:
-        """Certificates of every kind."""
         many = {"base": first_word, "classes": [*WORDS, ""]}
         kinds: list[dict[str, Any]] = [
             {}, {"sampling": "fixed"}, {"noise": Masking(0.7)}, {"threshold": 0.3}, {"bound": "paper"}, many,
@@ -120,7 +90,8 @@ class Workspace:
         assert run("calibrate", folder, "--data", data, "--out", folder, *IN_BINS) == 0
         settings_file = folder / "adaptdel.json"
         values = json.loads(settings_file.read_text())
-        settings_file.write_text(json.dumps(values | {"n_select": 20, "n_estimate": 50}))
+        values["plan"] |= {"n_select": 20, "n_estimate": 50}
+        settings_file.write_text(json.dumps(values))
         return folder
 
     @cached_property
@@ -135,12 +106,10 @@ class Workspace:
 
     @cached_property
     def data(self) -> Path:
-        """A data file of a few rows."""
         return make_data(self.root / "data.jsonl", count=6)
 
     @cached_property
     def run(self) -> Path:
-        """A finished run."""
         assert run("certify", self.model, "--data", self.data, "--limit", 3, "--out", self.root / "run") == 0
         return self.root / "run"
 
@@ -151,7 +120,7 @@ def certificate(space: Workspace, edits: list[int]) -> None:
     values = rng.choice(space.certificates)
     values = forged(values, rng) if rng.random() < 0.5 else changed(values, edits)
     if isinstance(values, dict) and rng.random() < 0.9:
-        values["digest"] = digest(values)
+        values["digest"] = digest_of(values)
     wrong = verify(values, work=WORK)
     if not isinstance(wrong, list) or not all(isinstance(sentence, str) and "\n" not in sentence for sentence in wrong):
         raise Failure(f"not sentences: {wrong!r}")
@@ -163,7 +132,7 @@ def certificate(space: Workspace, edits: list[int]) -> None:
 def forged(values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """A certificate by hands that know what hangs together: a few moves that may each make it prove too much."""
     values = copy.deepcopy(values)
-    classes, derived, looks = values["classes"], values["derived"], values["looks"] or {"sizes": [], "alphas": []}
+    classes, derived, plan, evidence = (values[name] for name in ("classes", "derived", "plan", "evidence"))
     rates = [{"kind": "fixed", "p": p} for p in (0.0, 0.5, 0.999999, 1 - 2**-32, 1.0)]
     rates += [{"kind": "length", "p_min": 0.0, "k": k} for k in (0, 1, 10**9)]
     for _ in range(rng.choice([1, 1, 2, 3])):
@@ -179,65 +148,54 @@ def forged(values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
             derived["p2"] = rng.choice([0.0, 1e-300, derived["p2"] / 2, math.nextafter(derived["p2"], -1)])
         elif move == 4:
             factor = rng.choice([0.01, 2, 10])
-            looks["alphas"] = [alpha * factor for alpha in looks["alphas"]]
+            evidence["look_alphas"] = [alpha * factor for alpha in evidence["look_alphas"]]
             derived["alpha"] = derived["alpha"] * factor
+            plan["alpha"] = rng.choice([plan["alpha"], plan["alpha"] * factor])
         elif move == 5:
             values["length"] = rng.choice([0, 1, 10**5, 10**9, 5 * 10**12, 2**53, values["length"] * 2])
         elif move == 6:
-            values["noise"] = {"kind": "deletion", "rate": rng.choice(rates)}
+            plan["noise"] = {"kind": "deletion", "rate": rng.choice(rates)}
         elif move == 7:
-            values["votes"] = [[sum(row) if place == values["answer"] else 0 for place in range(len(row))]
-                               for row in values["votes"]]  # fmt: skip
+            evidence["votes"] = [[sum(row) if label == values["label"] else 0 for label in classes]
+                                 for row in evidence["votes"]]  # fmt: skip
         elif move in (8, 9):
-            values["threshold"] = rng.choice([None, 0.0, 0.5, 1.0, 0.999])
+            plan["threshold"] = rng.choice([None, 0.0, 0.5, 1.0, 0.999])
         elif move == 10:
-            values["bound"] = rng.choice(["tight", "paper"])
+            plan["bound"] = rng.choice(["tight", "paper"])
         else:
-            values["ops"] = rng.choice([["del"], ["ins"], ["sub"], ["del", "ins", "sub"]])
+            plan["threat"]["ops"] = rng.choice([["del"], ["ins"], ["sub"], ["del", "ins", "sub"]])
     return values
 
 
 def proven_radius(found: Certificate) -> int:
-    """The radius in ball arithmetic of bounds that are found anew from the votes, a little too large."""
+    """The radius in ball arithmetic of bounds that are found again from the votes, a little too large."""
     if len({json.dumps(label) for label in found.classes}) < len(found.classes):
         return -1
-    slack = 1e-9
-    shape: dict[str, Any] = {"length": found.length, "noise": found.noise, "ops": found.ops, "bound": found.bound}
-    if found.looks is None:
-        low, high = found.bounds
+    slack, plan = 1e-9, cast(VotesPlan, found.plan)
+    votes = cast(Votes, found.evidence)
+    noise = plan.given(votes.tokens).noise
+    shape: dict[str, Any] = {"length": found.length, "noise": noise, "ops": found.ops, "bound": plan.bound}
+    if votes.looks is None:
+        low, high = votes.bounds(plan)
     else:
         low, high = 0.0, 1.0
-        for counts, alpha in zip(found.votes, found.looks.alphas, strict=False):
-            level, total, won = alpha / (1 if found.is_binary else 2), sum(counts), counts[found.answer]
+        for counts, alpha in zip(votes.votes, votes.looks.alphas, strict=False):
+            level, total, won = alpha / (1 if votes.classes == 2 else 2), sum(counts), counts[found.answer]
             rival = max(count for place, count in enumerate(counts) if place != found.answer)
             low = max(low, float(betaincinv(won, total - won + 1, level)) if won else 0.0)
             rest = float(betaincinv(total - rival, rival + 1, level)) if total > rival else 0.0
             high = min(high, 1 - rest)
         high = min(high, 1 - low)
     low, high = min(1.0, low + slack), max(0.0, high - slack)
-    if found.threshold is not None:
+    if plan.threshold is not None:
         p = low if found.answer == 1 else 1 - low
-        inside = p > found.threshold if found.answer == 1 else p <= found.threshold
-        return int(rigorous_radius(p, threshold=found.threshold, **shape)) if inside else -1
-    two = found.is_binary and found.exact is None
-    return int(rigorous_radius(low, None if two else high, **shape))
-
-
-def certificate_file(space: Workspace, edits: list[int]) -> None:
-    """`adaptdel verify` on a file of certificates."""
-    rng = random.Random(edits[0])
-    chosen = rng.choices(space.certificates, k=rng.choice([1, 1, 3]))
-    path = space.new("certificates.json")
-    if rng.random() < 0.4:
-        chosen[0] = changed(chosen[0], edits)
-    lines = [json_bytes(values, edits) for values in chosen]
-    data = b"\n".join(lines) if rng.random() < 0.5 else b"[" + b",".join(lines) + b"]"
-    path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.4 else data)
-    refused(["verify", path, "--work", WORK, *(["--json"] if rng.random() < 0.2 else [])], path)
+        inside = p > plan.threshold if found.answer == 1 else p <= plan.threshold
+        return int(rigorous_radius(p, threshold=plan.threshold, **shape)) if inside else -1
+    return int(rigorous_radius(low, None if votes.rests_on_p1 else high, **shape))
 
 
 def run_folder(space: Workspace, edits: list[int]) -> None:
-    """A finished run with a damaged manifest or table: verified, derived anew, compared."""
+    """A finished run with a damaged manifest or table: verified, derived again, compared."""
     rng = random.Random(edits[0])
     folder = space.copy(space.run, "run")
     name = rng.choice(["manifest.json", "certificates.parquet"])
@@ -250,14 +208,14 @@ def run_folder(space: Workspace, edits: list[int]) -> None:
         (folder / name).write_bytes(json_bytes(changed(json.loads((folder / name).read_text()), edits), edits))
     else:
         rows = changed(pq.read_table(folder / name).to_pylist(), edits)
-        pq.write_table(odd_table(rows, CERTIFICATES, rng), folder / name)
+        pq.write_table(odd_table(rows, schema_of(read_manifest(space.run).kind), rng), folder / name)
     chance = rng.random()
     if chance < 0.5:
         refused(["verify", folder, "--work", WORK], folder)
     elif chance < 0.7:
         out = space.new("recertified")
         if refused(["recertify", folder, "--out", out, "--alpha", 0.1, "--work", WORK], folder) and out.exists():
-            raise Failure("a run that could not be derived anew was written")
+            raise Failure("a run that could not be derived again was written")
         if leftovers := [path.name for path in out.parent.iterdir() if path.name.startswith(".")]:
             raise Failure(f"left behind: {leftovers}")
     elif chance < 0.75:
@@ -266,7 +224,7 @@ def run_folder(space: Workspace, edits: list[int]) -> None:
     else:
         try:
             for entry in read_entries([folder]):
-                _ = entry.measures.to_dict(), entry.quartiles, entry.rows
+                _ = entry.measures.to_dict(), entry.quartiles
         except Exception as error:
             one_sentence(error, folder)
 
@@ -317,7 +275,6 @@ def model_folder(space: Workspace, edits: list[int]) -> None:
 
 
 def damaged_tensors(data: bytes, edits: list[int], rng: random.Random) -> bytes:
-    """Safetensors with a changed header, or changed as bytes."""
     if rng.random() < 0.5 or len(data) < 8:
         return changed_bytes(data, edits)
     size = int.from_bytes(data[:8], "little")
@@ -325,96 +282,11 @@ def damaged_tensors(data: bytes, edits: list[int], rng: random.Random) -> bytes:
     return len(header).to_bytes(8, "little") + header + data[8 + size :]
 
 
-def data_file(space: Workspace, edits: list[int]) -> None:
-    """A data file of every format and encoding."""
-    rng = random.Random(edits[0])
-    rows: Any = [{"id": f"r{number}", "text": f"w{number} w2, é", "label": number % 2} for number in range(4)]
-    rows = changed(rows, edits) if rng.random() < 0.6 else rows
-    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    kind, encoding = rng.choice(["jsonl", "csv", "tsv", "parquet", "json"]), rng.choice(ENCODINGS)
-    written = encoding if encoding in ENCODINGS[3:10] and rng.random() < 0.7 else "utf-8"
-    data = serialised(rows, kind, written, rng)
-    data = changed_bytes(data, edits) if rng.random() < 0.5 else data
-    zipped = rng.random() < 0.2
-    if zipped:
-        data = gzip.compress(data, mtime=0)
-        data = changed_bytes(data, edits) if rng.random() < 0.7 else data
-    path = space.new(f"data.{kind}" + (".gz" if zipped else ""))
-    path.write_bytes(data)
-    for read in (
-        lambda: list(read_rows(path, encoding=encoding)),
-        lambda: read_examples(path, encoding=encoding),
-        lambda: survey(Source(str(path), encoding=encoding), LabelMap([0, 1]), None),
-    ):
-        try:
-            read()
-        except Exception as error:
-            one_sentence(error, path)
-
-
-def serialised(rows: list[dict[str, Any]], kind: str, encoding: str, rng: random.Random) -> bytes:
-    """Rows in a format; what a format cannot hold is left out."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if kind == "parquet":
-        sink, columns = io.BytesIO(), {}
-        for name in names:
-            values = [row.get(name) for row in rows]
-            try:
-                columns[name] = pa.array(values)
-            except (pa.ArrowException, OverflowError, TypeError, ValueError):
-                columns[name] = pa.array([json.dumps(value) for value in values])
-        try:
-            pq.write_table(pa.table(columns), sink, row_group_size=2)
-        except ValueError:  # names that are no Unicode
-            return b"PAR1"
-        return sink.getvalue()
-    if kind in ("jsonl", "json"):
-        text = "\n".join(json.dumps(row, ensure_ascii=rng.random() < 0.5) for row in rows)
-    else:
-        sheet = io.StringIO()
-        writer = csv.writer(sheet, delimiter="\t" if kind == "tsv" else ",")
-        writer.writerow(names)
-        writer.writerows([row.get(name, "") for name in names] for row in rows)
-        text = sheet.getvalue()
-    return text.encode(encoding, "replace" if encoding != "utf-8" else "surrogatepass")
-
-
-def arguments(space: Workspace, edits: list[int]) -> None:
-    """Command lines of all commands."""
-    rng = random.Random(edits[0])
-    command = rng.choice(list(ARGUMENTS))
-    files = {"RUN": space.run, "MODEL": space.model, "--data": space.data, "--out": space.new("out")}
-    given: list[object] = []
-    needed = [name for name in ("RUN", "MODEL", "--data", "--out", "--length", "--rate") if name in ARGUMENTS[command]]
-    for name in [*needed, *rng.choices(ARGUMENTS[command], k=len(edits))]:
-        if rng.random() < 0.1:
-            continue
-        given += [] if name.isupper() else [name]
-        if name in files and rng.random() < 0.7:
-            given.append(files[name])
-        elif name not in ("--json", "--strict"):
-            given.append(rng.choice([*VALUES, *map(str, NUMBERS[:8])]))
-    if command == "report":
-        given += ["--out", rng.choice([space.data, space.run, "/dev/null/x"])]  # never a folder that can be written
-    if command == "train" and "--model" in given:
-        given += ["--rate", "7"]  # no model is looked for on the hub
-    if command == "calibrate":
-        given += ["--set", "tol=x" if rng.random() < 0.9 else "min_count=-1"]  # a calibration takes its time
-    if command == "demo":
-        given.append("--nothing")  # never the real one, which trains for minutes
-    if command == "certify":
-        given += ["--workers", rng.choice(["1", "0", "x"])]
-    command_line(command, *given, *([rng.choice(TEXTS[:6])] if rng.random() < 0.1 else []))
-
-
 Target = Callable[[Workspace, list[int]], None]
 TARGETS: dict[Target, tuple[int, int]] = {  # cases in the quick suite and in the slow one
     certificate: (60, 20_000),
-    certificate_file: (30, 4_000),
     run_folder: (30, 4_000),
     model_folder: (40, 5_000),
-    data_file: (60, 7_500),
-    arguments: (30, 2_500),
 }
 PART = 2_500  # cases of a test of the slow suite, so that they are shared out among processes
 

@@ -33,7 +33,7 @@ def examples_on_path() -> Iterator[None]:
     sys.path.remove(str(EXAMPLES))
     for registry in (NOISES, BOUNDS):  # workers of other tests could not import them
         for name in ("window", "repeats", "total_variation"):
-            registry._entries.pop(name, None)
+            registry.entries.pop(name, None)
     for path in EXAMPLES.glob("own_*.py"):
         sys.modules.pop(path.stem, None)
 
@@ -43,6 +43,13 @@ def window_shares(word: tuple[int, ...], width: int, classify: Callable[[tuple[i
     windows = [word[start : start + width] for start in range(max(len(word) - width, 0) + 1)]
     answers = [classify(window) for window in windows]
     return [Fraction(answers.count(number), len(answers)) for number in (0, 1)]
+
+
+def test_the_noise_of_windows_certifies_long_texts_in_little_time() -> None:
+    """At radius 374 of 3,000 words the triples of edits are 9 million; the pairs that matter are 749."""
+    window = importlib.import_module("own_noise").Window
+    assert ad.certified_radius(1.0, length=3000, noise=window(4)) == 374
+    assert sum(len(part[0]) for part in window(4).ball(3000, 374, ad.Threat())) == 749
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -59,26 +66,8 @@ def test_the_noise_of_windows_is_certified_soundly(seed: int) -> None:
             shape = {"length": len(word), "noise": noise, "ops": ops}
             assert ad.certified_radius(p1, **shape) <= ad.rigorous_radius(p1, **shape)
         radius = ad.certified_radius(round_down(shares[answer]), length=len(word), noise=noise, ops=ops)
-        for other, _ in neighbours(word, 3, ops, min(radius, 3), 400) if radius > 0 else ():
+        for other, _ in neighbours(word, range(3), ops, min(radius, 3), 400) if radius > 0 else ():
             assert window_shares(other, width, classify)[answer] > Fraction(1, 2)
-
-
-def test_the_bound_on_windows_is_attained_at_one_deletion() -> None:
-    """Distinct tokens: a deletion in the middle touches as many windows as the bound says."""
-    noise = importlib.import_module("own_noise").Window(3)
-    word, other = tuple(range(20)), (*range(10), *range(11, 20))
-    windows = [{text[start : start + 3] for start in range(len(text) - 2)} for text in (word, other)]
-    overlap = noise.overlap(20, *next(noise.ball(20, 1, ad.Threat("del"))))
-    assert float(overlap.inside.min()) == len(windows[0] & windows[1]) / len(windows[0])
-    assert ad.certified_radius(1.0, length=20, noise=noise) > 1
-
-
-def test_rows_of_windows_do_not_depend_on_chunks() -> None:
-    noise = importlib.import_module("own_noise").Window(3)
-    whole = noise.sample(9, 500, np.random.Generator(np.random.Philox(1)))
-    parts = np.concatenate(list(noise.chunks(9, 500, np.random.Generator(np.random.Philox(1)), max_bytes=100)))
-    assert np.array_equal(whole, parts)
-    assert set(whole.sum(axis=1)) == {3}
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -89,7 +78,7 @@ def test_a_bound_of_ones_own_is_sound_and_below_the_tight_one(seed: int) -> None
     word = tuple(rng.randrange(2) for _ in range(rng.randrange(5)))
     shares = probabilities(word, classify, rate, 2)
     noise = ad.Deletion(rate)
-    for other, _ in neighbours(word, 2, ("del", "ins", "sub"), 2, 60):
+    for other, _ in neighbours(word, range(2), ("del", "ins", "sub"), 2, 60):
         common = longest_common_subsequence(word, other)
         overlap = noise.overlap(len(word), np.array([len(other)]), np.array([common]))
         truth = probabilities(other, classify, rate, 2)
@@ -120,21 +109,13 @@ def test_a_rate_that_sees_the_tokens_is_certified_soundly(seed: int) -> None:
     )
     [certificate] = model.certify([text])
     shares = truth(text)
-    assert certificate.bounds[0] == round_down(max(shares))  # enumerated
+    assert certificate.derived()["p1"] == round_down(max(shares))  # enumerated
     assert verify(json.loads(certificate.to_json())) == []
     for ops in EVERY_SET:
         radius = certificate.radius_for(ops)
         numbers = tuple("ab".index(token) for token in text)
-        for other, _ in neighbours(numbers, 2, ops, radius, 10**6) if radius > 0 else ():
+        for other, _ in neighbours(numbers, range(2), ops, radius, 10**6) if radius > 0 else ():
             assert truth("".join("ab"[number] for number in other))[certificate.answer] > Fraction(1, 2)
-
-
-def test_tokens_of_another_text_are_refused() -> None:
-    noise = importlib.import_module("own_rate").RepeatsDeletion(vocabulary=("a", "b"))
-    model = ad.SmoothedClassifier(lambda copies: ["x"] * len(copies), noise, classes=["x", "y"], unit="char")
-    values = model.certify(["aabb"])[0].to_dict()
-    values["noise"]["tokens"] = list("abab")
-    assert "the tokens are not those of the input hash" in verify(values)
 
 
 def test_what_a_noise_does_not_define_is_refused_not_replaced() -> None:
@@ -148,19 +129,8 @@ def test_what_a_noise_does_not_define_is_refused_not_replaced() -> None:
 STRANGER = "stranger_windows"
 
 
-def install(folder: Path) -> None:
-    """A stranger's package beside ours, as pip would install it: a module and its entry point."""
-    source = (EXAMPLES / "own_noise.py").read_text(encoding="utf-8")
-    (folder / f"{STRANGER}.py").write_text(source.replace('"window"', '"stranger"'), encoding="utf-8")
-    metadata = folder / f"{STRANGER}-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {STRANGER}\nVersion: 1.0\n", encoding="utf-8")
-    (metadata / "entry_points.txt").write_text(f"[adaptdel.plugins]\nwindows = {STRANGER}\n", encoding="utf-8")
-
-
 def forget() -> None:
-    """As in a new process."""
-    NOISES._entries.pop("stranger", None)
+    NOISES.entries.pop("stranger", None)
     sys.modules.pop(STRANGER, None)
 
 
@@ -180,13 +150,16 @@ def test_a_strangers_noise_works_in_every_command(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_data(tmp_path / "data.jsonl")
-    if way == "plug-in":
-        install(tmp_path)
+    source = (EXAMPLES / "own_noise.py").read_text(encoding="utf-8")
+    (tmp_path / f"{STRANGER}.py").write_text(source.replace('"window"', '"stranger"'), encoding="utf-8")
+    given = []
+    if way == "plug-in":  # as pip would install it beside ours: a module and its entry point
+        metadata = tmp_path / f"{STRANGER}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {STRANGER}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[adaptdel.plugins]\nwindows = {STRANGER}\n")
         monkeypatch.syspath_prepend(tmp_path)
-        given = []
     else:
-        source = (EXAMPLES / "own_noise.py").read_text(encoding="utf-8")
-        (tmp_path / f"{STRANGER}.py").write_text(source.replace('"window"', '"stranger"'), encoding="utf-8")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [*sys.path])
         given = ["--import", STRANGER]
@@ -204,7 +177,7 @@ def test_a_strangers_noise_works_in_every_command(
         forget()
         assert run(*command, *given) == 0, (command, capsys.readouterr().err)
     assert "6 of 6 certificates hold" in capsys.readouterr().out
-    assert ad.read_run(folder).manifest["noise"]["kind"] == "stranger"
+    assert ad.read_run(folder).manifest.plan.to_dict()["noise"]["kind"] == "stranger"
     forget()
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     assert run("verify", folder) == 2
@@ -217,10 +190,10 @@ def test_a_strangers_noise_works_in_every_command(
     forget()
 
 
-@pytest.mark.parametrize("given", [["--set", 'noise={"kind": "repeats", "vocabulary": ["a", "b", "c"]}']])
 def test_a_rate_of_content_and_a_bound_of_ones_own_go_from_training_to_verify(
-    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    given = ["--set", 'noise={"kind": "repeats", "vocabulary": ["a", "b", "c"]}']
     rng = random.Random(0)
     texts = ["".join(rng.choices("aaab" if place % 2 else "bccc", k=rng.randrange(12, 15))) for place in range(60)]
     data = tmp_path / "data.jsonl"
@@ -232,18 +205,18 @@ def test_a_rate_of_content_and_a_bound_of_ones_own_go_from_training_to_verify(
     bound = ["--bound", "total_variation", "--votes", "100,1000"]
     assert run("certify", model, "--data", data, "--out", folder, "--limit", "5", *bound, *modules) == 0
     assert run("report", folder, "--out", tmp_path / "report", *modules) == 0
-    assert "total_variation (registered bound, not verified by adaptdel)" in (
-        (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-    )
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "total_variation (registered bound, not verified by adaptdel)" in page
     capsys.readouterr()
     assert run("verify", folder, *modules) == 0
     out, err = capsys.readouterr()
     assert "5 of 5 certificates hold" in out
-    assert all(f"registered {noun}, not verified by adaptdel" in err for noun in ("noise", "bound"))
+    assert "the registered noise 'repeats'" in err
+    assert "registered bound, not verified by adaptdel" in err
     records = list(ad.read_run(folder).records())
     assert [json.loads(record["tokens"]) for record in records] == [list(text) for text in texts[:5]]
-    entry = BOUNDS._entries.pop("total_variation")
+    entry = BOUNDS.entries.pop("total_variation")
     sys.modules.pop("own_bound")
     assert run("verify", folder) == 2
     assert "the bound 'total_variation' is not registered" in capsys.readouterr().err
-    BOUNDS._entries["total_variation"] = entry
+    BOUNDS.entries["total_variation"] = entry
