@@ -26,9 +26,12 @@ class Window(ad.Noise):
         return 1 - min(self.width, length) / max(length, 1)
 
     def ball(self, length, radius, threat, *, shortest_only=False):
-        d, i, s = threat.edits(length, radius)  # numbers of deletions, insertions and substitutions
-        touched = self.width * (d + s) + max(self.width - 1, 1) * i  # windows that hold a changed token or a gap
-        yield length + i - d, length - d - s, np.maximum(self.windows(length) - touched, 0)
+        first, last = threat.reach(length, radius)
+        other = np.arange(first, last + 1)
+        common = threat.least_common(length, other, radius)  # the edits that touch most windows at each length
+        inserted = np.maximum(other - length, 0) if "sub" in threat.ops else other - common
+        touched = self.width * (length - common) + max(self.width - 1, 1) * inserted  # that hold a change or a gap
+        yield other, common, np.maximum(self.windows(length) - touched, 0)
 
     def overlap(self, length, other_length, common, intact):  # intact windows occur in both texts
         return ad.Overlap.alike(intact / self.windows(length), intact / self.windows(other_length), common)

@@ -25,5 +25,6 @@ if __name__ == "__main__":
     labels = ["left", "left", "right", "right", "left", "right"] * 5
     noise = RepeatsDeletion(vocabulary=tuple("acgt"), max_radius=2)  # certified for texts of these letters
     model = ad.SmoothedClassifier(noise=noise, unit="char", n_estimate=2000).fit(texts, labels)
-    for certificate in model.certify(["aaaacaac", "aaccttgg"]):
-        print(certificate.label, certificate.radius, certificate.noise.share_removed(certificate.length))
+    for text in ("aaaaaaac", "acgtgttg"):
+        [certificate] = model.certify([text])
+        print(certificate.label, certificate.radius, noise.rate_of(text))

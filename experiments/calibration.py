@@ -113,7 +113,7 @@ def measured(
         for method in METHODS:
             started = time.monotonic()
             job = TrainingJob(str(file), str(folder / method), TrainingSettings(method=method, seed=seed))
-            rates[method] = train_job(job, progress=False).model.training_["rate"]
+            rates[method] = train_job(job, progress=False).model.records.training["rate"]
             seconds[f"train {method}"] = round(time.monotonic() - started, 1)
         started = time.monotonic()
         examples = read_examples(str(file))
@@ -133,8 +133,6 @@ def measured(
             "rate": rates["adaptdel"],
             "chosen": record["candidates"][record["chosen"]],
             "candidates": len(record["candidates"]),
-            "rejected": len(record["rejected"]),
-            "confirmation": record["confirmation"],
             "warnings": record["warnings"],
             "seconds": seconds,
             "methods": {method: summary(columns[method]) for method in METHODS},

@@ -4,7 +4,7 @@
 
 For each data set, `AdditiveClassifier` is trained with several settings. The settings are compared on the held-out rows
 of the training set: the largest mean radius within a point of the best balanced accuracy of all settings wins. Only the
-winner sees the test rows, once, at every bound of its front; at the bound that `fit` chose, more is measured, and every
+winner sees the test rows, once, at every clip; at the clip that `fit` chose, more is measured, and every
 counterexample is checked. A data set that the file already holds is not measured again.
 """
 
@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 import adaptdel as ad
-from adaptdel.classifiers.bounded import BoundedLinearClassifier
 from adaptdel.files import write_json
-from adaptdel.settings import ADDITIVE, AdditiveTrainingSettings
+from adaptdel.settings import ADDITIVE
 
 SETS = ("sst2", "agnews", "lun", "spamassassin", "yelp", "imdb")
 # Accuracy: mean radius; for AG News the fractions that are certified at 1, 2 and 3 character edits.
@@ -44,14 +43,14 @@ def read(folder: Path, name: str, part: str) -> tuple[list[str], list[int]]:
     return [row["text"] for row in rows], [row["label"] for row in rows]
 
 
-def trained(settings: AdditiveTrainingSettings, texts: list[str], labels: list[int], seed: int = 0) -> Any:
+def trained(settings: dict[str, Any], texts: list[str], labels: list[int], seed: int = 0) -> Any:
     """A model for plain accuracy, as the paper measures it; the seed says which rows are held out."""
-    return ad.AdditiveClassifier(settings=settings, seed=seed, class_weight=None, progress=False).fit(texts, labels)
+    return ad.AdditiveClassifier(**settings, seed=seed, class_weight=None, progress=False).fit(texts, labels)
 
 
-def held_out_radius(front: list[dict[str, Any]], least: float) -> float:
-    """The largest mean radius of the bounds with at least this balanced accuracy."""
-    return max((point["mean_radius"] for point in front if point["balanced_accuracy"] >= least), default=-1.0)
+def held_out_radius(trade_off: list[dict[str, Any]], least: float) -> float:
+    """The largest mean radius of the clips with at least this balanced accuracy."""
+    return max((point["mean_radius"] for point in trade_off if point["balanced_accuracy"] >= least), default=-1.0)
 
 
 def test_point(model: ad.AdditiveClassifier, texts: list[str], labels: Any) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def test_point(model: ad.AdditiveClassifier, texts: list[str], labels: Any) -> d
     correct = np.array([certificate.label for certificate in certificates]) == labels
     radii = np.where(correct, [certificate.radius for certificate in certificates], 0)
     return {
-        "bound": model.bound_,
+        "clip": model.reach_,
         "accuracy": float(correct.mean()),
         "balanced_accuracy": float(np.mean([correct[labels == label].mean() for label in np.unique(labels)])),
         "mean_radius": float(radii.mean()),
@@ -70,7 +69,7 @@ def test_point(model: ad.AdditiveClassifier, texts: list[str], labels: Any) -> d
 
 
 def details(model: ad.AdditiveClassifier, texts: list[str], labels: Any) -> dict[str, Any]:
-    """More about one bound: characters, regions, every counterexample, speed."""
+    """More about one clip: characters, regions, every counterexample, speed."""
     started = time.process_time()
     certificates = model.certify(texts)
     for certificate in certificates:
@@ -90,8 +89,8 @@ def details(model: ad.AdditiveClassifier, texts: list[str], labels: Any) -> dict
     }
 
 
-def other_splits(folder: Path, name: str, settings: AdditiveTrainingSettings) -> list[dict[str, Any]]:
-    """The chosen bound on the test rows, if other rows are held out to choose it."""
+def other_splits(folder: Path, name: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The chosen clip on the test rows, if other rows are held out to choose it."""
     texts, labels = read(folder, name, "train")
     others, answers = read(folder, name, "test")
     models = [trained(settings, texts, labels, seed) for seed in (1, 2)]
@@ -104,30 +103,24 @@ def measure(folder: Path, name: str, vectors: str, penalties: list[float]) -> di
     candidates: list[tuple[ad.AdditiveClassifier, dict[str, Any]]] = []
     for l2, file in product(penalties, ["", vectors] if vectors else [""]):
         started = time.process_time()
-        settings = AdditiveTrainingSettings(l2=l2, vectors=file)
-        model = trained(settings, texts, labels)
-        described = {"l2": l2, "vectors": bool(file), "seconds": time.process_time() - started, "front": model.front_}
+        model = trained({"l2": l2, "vectors": file}, texts, labels)
+        described = {"l2": l2, "vectors": bool(file), "seconds": time.process_time() - started, **model.parameters()}
         candidates.append((model, described))
         print(name, l2, bool(file), f"{described['seconds']:.0f} s", flush=True)
-    best = max(point["balanced_accuracy"] for _, candidate in candidates for point in candidate["front"])
+    best = max(point["balanced_accuracy"] for _, candidate in candidates for point in candidate["trade_off"])
     least = best - ADDITIVE.max_accuracy_loss / 100
-    model, winner = max(candidates, key=lambda pair: held_out_radius(pair[1]["front"], least))
+    model, winner = max(candidates, key=lambda pair: held_out_radius(pair[1]["trade_off"], least))
     texts, answers = read(folder, name, "test")
     truth = np.array(answers)
-    base = model.base_
-    assert isinstance(base, BoundedLinearClassifier)
-    front = []
-    for point in range(len(model.front_)):
-        model.base_ = base.at(point)
-        front.append(test_point(model, texts, truth))
-    model.base_, chosen = base, base.point
-    settings = AdditiveTrainingSettings(l2=winner["l2"], vectors=vectors if winner["vectors"] else "")
+    chosen = model.level
+    trade_off = [test_point(model.use(point.level), texts, truth) for point in model.trade_off_]
+    settings = {"l2": winner["l2"], "vectors": vectors if winner["vectors"] else ""}
     return {
         "test_rows": len(texts),
         "settings": {"l2": winner["l2"], "vectors": winner["vectors"]},
         "chosen_point": chosen,
-        "chosen": front[chosen] | details(model, texts, truth),
-        "front": front,
+        "chosen": trade_off[chosen] | details(model.use(chosen), texts, truth),
+        "trade_off": trade_off,
         "other_splits": other_splits(folder, name, settings),
         "candidates": [candidate for _, candidate in candidates],
         "expected": {str(accuracy): value for accuracy, value in EXPECTED[name].items()},

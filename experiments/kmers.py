@@ -20,7 +20,6 @@ import numpy as np
 import adaptdel as ad
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.files import write_json
-from adaptdel.settings import AdditiveTrainingSettings
 
 TRAINED, MEASURED = {"splice": 3000, "codons": 1000}, 500
 DONOR, ACCEPTOR = ["AC", "A", "G", "G", "T", "AG", "A", "G", "T"], ["CT"] * 11 + ["ACGT", "C", "A", "G", "G"]
@@ -56,8 +55,7 @@ def codons(rows: int, rng: np.random.Generator) -> tuple[list[str], list[str]]:
 
 def models(ngram: int, seed: int) -> dict[str, Any]:
     """Classifiers that are not fitted."""
-    settings = AdditiveTrainingSettings(ngram=ngram)
-    exact = ad.AdditiveClassifier(unit="char", settings=settings, seed=seed, progress=False)
+    exact = ad.AdditiveClassifier(unit="char", ngram=ngram, seed=seed, progress=False)
     by_name: dict[str, Any] = {"exact": exact}
     for rate in RATES:
         base, noise = LinearClassifier(ngram=ngram), ad.Deletion(ad.FixedRate(rate))

@@ -22,7 +22,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.files import write_json
 from adaptdel.measures.summary import Outcomes, measure
-from adaptdel.report.measured import read_inputs
+from adaptdel.report.entries import read_inputs
 from adaptdel.text.data import read_examples
 from adaptdel.text.units import Words
 

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 from adaptdel.cli import main as adaptdel
 from experiments.paper.protocol import METHODS, PARTS, TITLES, Protocol, Step
@@ -44,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.list:
             print("\n".join(step.command for step in steps))
             return 0
+        announce(protocol, steps, unfinished(protocol, steps))
         if options.data is None:
             fetch(data, protocol.sets, say, options.advbench)
         elif files := missing(data, protocol.sets):
@@ -69,28 +72,37 @@ def say(text: str) -> None:
 
 
 def run_all(protocol: Protocol, steps: Sequence[Step]) -> int:
-    """Run what is not finished; 1 if a command failed, and the others were run."""
-    protocol.out.mkdir(parents=True, exist_ok=True)
+    """Run what is not finished; 1 if a command failed, and what does not need it was run."""
     finished = protocol.out / "finished.txt"
-    done = set(finished.read_text(encoding="utf-8").splitlines()) if finished.exists() else set()
-    left = [step for step in steps if step.command not in done or not step.out.exists()]
-    announce(protocol, steps, left)
-    failed = []
-    for number, step in enumerate(left, start=1 + len(steps) - len(left)):
+    left = unfinished(protocol, steps)
+    failed: dict[Path, str] = {}  # why, by the folder that is missing
+    for number, whole in enumerate(left, start=1 + len(steps) - len(left)):
+        step = whole.without(failed)
+        if step is None:
+            failed[whole.out] = f"{whole.command}: not run, for what it reads is missing"
+            continue
         say(f"{number} of {len(steps)}: {step.command}")
-        status = run(step)
+        status, reason = run(step)
         if status == INTERRUPTED:
             return status
         if status > 1:  # 1: some inputs could not be certified
-            failed.append(step.command)
-            continue
-        with finished.open("a", encoding="utf-8") as file:
-            file.write(step.command + "\n")
-        write_page(protocol)
-    for command in failed:
-        say(f"failed: {command}")
-    say(f"wrote {write_page(protocol)}")
+            failed[step.out] = f"{step.command}: {reason}"
+        elif step == whole:
+            with finished.open("a", encoding="utf-8") as file:
+                file.write(step.command + "\n")
+        write_page(protocol, [*failed.values()])
+    for failure in failed.values():
+        say(f"failed: {failure}")
+    say(f"wrote {write_page(protocol, [*failed.values()])}")
     return 1 if failed else 0
+
+
+def unfinished(protocol: Protocol, steps: Sequence[Step]) -> list[Step]:
+    """The commands that are left."""
+    protocol.out.mkdir(parents=True, exist_ok=True)
+    finished = protocol.out / "finished.txt"
+    done = set(finished.read_text(encoding="utf-8").splitlines()) if finished.exists() else set()
+    return [step for step in steps if step.command not in done or not step.out.exists()]
 
 
 def announce(protocol: Protocol, steps: Sequence[Step], left: Sequence[Step]) -> None:
@@ -106,15 +118,35 @@ def announce(protocol: Protocol, steps: Sequence[Step], left: Sequence[Step]) ->
         )
 
 
-def run(step: Step) -> int:
-    """Run a command; its exit status."""
+class Heard:
+    """Standard error, whose last words are the reason of a failure."""
+
+    def __init__(self) -> None:
+        self.stream, self.last = sys.stderr, ""
+
+    def write(self, text: str) -> int:  # noqa: D102
+        written = self.stream.write(text)
+        self.last = text.strip() or self.last
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def run(step: Step) -> tuple[int, str]:
+    """Run a command; its exit status, and the last that it said."""
     if step.program != "adaptdel":
-        return subprocess.run([step.program, *step.arguments], check=False).returncode
+        status = subprocess.run([step.program, *step.arguments], check=False).returncode
+        return status, f"exit status {status}"
+    heard = Heard()
     try:
-        adaptdel(step.arguments)
+        with redirect_stderr(heard):
+            adaptdel(step.arguments)
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0
-    return 0
+        return stop.code if isinstance(stop.code, int) else 0, heard.last
+    except Exception as error:  # of a library, after which the other methods still run
+        return 2, f"{type(error).__name__}: {error}"
+    return 0, ""
 
 
 if __name__ == "__main__":

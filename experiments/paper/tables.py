@@ -10,7 +10,7 @@ from typing import Any
 from adaptdel.attacks.attack_run import read_attack_run
 from adaptdel.files import read_json, write_text
 from adaptdel.measures.summary import Measures, measure
-from adaptdel.report.measured import read_inputs
+from adaptdel.report.entries import read_inputs
 from adaptdel.runs.storage import MANIFEST, read_run
 from adaptdel.tables import UNDEFINED, text_table, with_error
 from experiments.paper.protocol import METHODS, RATES, TITLES, Protocol, tight
@@ -26,9 +26,10 @@ FIGURES = {
 Rows = list[list[str]]
 
 
-def write_page(protocol: Protocol) -> Path:
-    """Write tables.md; what was not run yet is left out."""
+def write_page(protocol: Protocol, failed: Sequence[str] = ()) -> Path:
+    """Write tables.md; what was not run yet is left out, and what failed is named with its reason."""
     parts = [f"# The paper's tables: {protocol.model}", 'A column "paper" has the printed value of the column before.']
+    parts += ["## Failed", *(f"- `{failure}`" for failure in failed)] if failed else []
     for title, head, make in SECTIONS:
         if rows := [row for name in protocol.sets for row in make(protocol, name)]:
             parts += [f"## {title}", text_table(head, rows, text_columns=2).to_markdown().rstrip()]
@@ -93,7 +94,8 @@ def _main(protocol: Protocol, name: str) -> Rows:
     for method in protocol.methods:
         run = protocol.run(name, method)
         if is_finished(run):
-            better = measures(tight(run)).mean_radius if is_finished(tight(run)) else None
+            same = run if method == "cert-ed" else tight(run)
+            better = measures(same).mean_radius if is_finished(same) else None
             rows.append([TITLES[name], METHODS[method], *_measured(name, run, MAIN[name, method]), _number(better)])
     return rows
 
@@ -116,7 +118,7 @@ def _costs(protocol: Protocol, name: str) -> Rows:
             continue
         epochs, seconds, _, milliseconds = COSTS[name, method]
         times = [epoch["seconds"] for epoch in record["history"] if epoch.get("seconds") is not None]
-        spent = read_run(run).manifest.get("seconds") if is_finished(run) and method != "nosmooth" else None
+        spent = read_run(run).manifest.seconds if is_finished(run) and method != "nosmooth" else None
         own = None if spent is None else 1000 * spent / measures(run).inputs
         rows.append(
             [
