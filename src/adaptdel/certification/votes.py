@@ -445,7 +445,7 @@ class Votes(Evidence):
     @classmethod
     def from_row(cls, row: Mapping[str, Any], plan: VotesPlan) -> Votes:
         """The votes of a row."""
-        sizes, alphas = row["look_sizes"], row["look_alphas"]
+        sizes, alphas = (check_list(name, row[name]) for name in ("look_sizes", "look_alphas"))
         copies, tokens = row["copies"], row["tokens"]
         if plan.noise.sees_tokens() != (tokens is not None):
             raise ValueError("tokens must be stated under a noise that sees them, and under no other")
@@ -453,7 +453,7 @@ class Votes(Evidence):
             answer=row["answer"],
             length=row["length"],
             selection=tuple(check_list("selection", row["selection"], "counts")),
-            looks=Looks(sizes, alphas) if copies is None or len(sizes) or len(alphas) else None,
+            looks=Looks(tuple(sizes), tuple(alphas)) if copies is None or sizes or alphas else None,
             votes=_rows("votes", row["votes"]),
             copies=None if copies is None else _rows("copies", copies),
             tokens=None if tokens is None else tuple(check_list("tokens", json.loads(check_text("tokens", tokens)))),
